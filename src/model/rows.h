@@ -1,0 +1,45 @@
+// Rows of a hidden state, wherever they are: resident on the device, or saved and brought near tile by tile, one tile ahead.
+#pragma once
+
+#include "memory/store.h"
+#include "memory/tiles.h"
+
+namespace untied {
+
+class RowSource {
+ public:
+  explicit RowSource(const Tensor& resident) : resident_(resident) {}
+  RowSource(SavedTensor& saved, int slot) : RowSource(saved, slot, {0, saved.columns()}) {}
+  RowSource(SavedTensor& saved, int slot, Range columns) : saved_(&saved), slot_(slot), columns_(columns) {}
+
+  Fetched fetch(Ctx& ctx, Range rows) const {
+    return saved_ ? saved_->fetch(ctx, slot_, {rows, columns_}) : Fetched(resident_.rows(rows));
+  }
+
+ private:
+  Tensor resident_;
+  SavedTensor* saved_ = nullptr;
+  int slot_ = 0;
+  Range columns_;
+};
+
+// The tiles of a loop, in order, each fetched while the one before it is in use.
+class RowsAhead {
+ public:
+  RowsAhead(Ctx& ctx, const RowSource& source, const Tile& first) : ctx_(ctx), source_(source) {
+    if (!first.rows.empty()) next_ = source.fetch(ctx, first.rows);
+  }
+  // This tile's rows; they stay until the next call.
+  Tensor at(const Tile& tile) {
+    now_ = std::move(next_);
+    if (!tile.next.empty()) next_ = source_.fetch(ctx_, tile.next);
+    return now_.tensor(ctx_);
+  }
+
+ private:
+  Ctx& ctx_;
+  RowSource source_;
+  Fetched now_, next_;
+};
+
+}  // namespace untied
