@@ -9,10 +9,8 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # The sloppiness lets it cache files that use the tests' precompiled header.
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
 add_library(untied_options INTERFACE)

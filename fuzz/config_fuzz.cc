@@ -9,13 +9,11 @@ using namespace untied;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const ModelConfig config =
-        read_hf_config(parse_json({reinterpret_cast<const char*>(data), size}, "fuzz"), "fuzz");
+    const ModelConfig config = read_hf_config(parse_json({reinterpret_cast<const char*>(data), size}, "fuzz"), "fuzz");
     CHECK(parameter_count(config) > 0, "sizes that passed do not overflow");
     const Json written = hf_config_json(config);
     const ModelConfig again = read_hf_config(parse_json(written.dump(), "written"), "written");
     CHECK(hf_config_json(again) == written, "{}", written.dump());
-  } catch (const InputError&) {
-  }
+  } catch (const InputError&) {}
   return 0;
 }

@@ -40,8 +40,9 @@ int bench_step(const Invocation& invocation) {
   const Prepared prepared = prepare(invocation);
   const Choice choice = choose_or_throw(prepared);
   Run run = planned_run(prepared, choice);
-  const std::vector<std::shared_ptr<const Sequence>> batch(
-      run.layout.accumulate, random_sequence(run.layout.context, run.model.vocab, run.config.seed));
+  const std::vector<std::shared_ptr<const Sequence>> batch(run.layout.accumulate,
+                                                           random_sequence(run.layout.context, run.model.vocab,
+                                                                           run.config.seed));
 
   std::vector<double> seconds;
   run_local_ranks(run.layout.ranks, [&](std::shared_ptr<Communicator> world) {
@@ -59,11 +60,18 @@ int bench_step(const Invocation& invocation) {
   const double rate = static_cast<double>(run.layout.context) * run.layout.accumulate / median;
   const double gflops = choice.plan.step.flops * run.layout.ranks / median * 1e-9;
   if (invocation.json) {
-    fmt::print("{}\n", Json{{"kind", "bench_step"}, {"seconds", median}, {"seconds_best", seconds.front()},
-                            {"tokens_per_second", rate}, {"gflops", gflops}, {"layout", layout_json(run.layout)}}.dump());
+    fmt::print("{}\n", Json{{"kind", "bench_step"},
+                            {"seconds", median},
+                            {"seconds_best", seconds.front()},
+                            {"tokens_per_second", rate},
+                            {"gflops", gflops},
+                            {"layout", layout_json(run.layout)}}
+                           .dump());
   } else {
-    fmt::print("{}\nstep: {} (median of {}, best {}), {:.0f} tokens/s, {:.1f} GFLOP/s counted with what is computed again\n",
-               describe(run.layout, run.model), format_seconds(median), kMeasured, format_seconds(seconds.front()), rate, gflops);
+    fmt::print(
+        "{}\nstep: {} (median of {}, best {}), {:.0f} tokens/s, {:.1f} GFLOP/s counted with what is computed again\n",
+        describe(run.layout, run.model), format_seconds(median), kMeasured, format_seconds(seconds.front()), rate,
+        gflops);
   }
   return 0;
 }

@@ -1,13 +1,12 @@
 #include "app/command_line.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <utility>
-
-#include <toml++/toml.h>
 
 #include "base/error.h"
 #include "base/format.h"

@@ -228,7 +228,7 @@ std::vector<Option> make_table() {
     row("context", files, tokens("N"), &R::context, "tokens of a sequence: 131072, 128K, 1M"),
     row("steps", runs, Whole("N", 0), &R::steps, "optimizer steps in all, also when resuming"),
     row("out", runs | Commands{kModel}, Text{"DIR"}, &R::out, "folder for checkpoints; new or empty, unless resuming"),
-    row("resume", runs, Flag{}, &I::resume, "go on from the newest checkpoint in --out"),
+    row("resume", runs, Flag{}, &R::resume, "go on from the newest checkpoint in --out"),
     row("config", files, Text{"FILE.toml"}, &I::config, "read options from a file; the command line wins"),
   });
   section("Layout", {

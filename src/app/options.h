@@ -36,7 +36,6 @@ struct Invocation {
   std::string action;  // of bench, data and model: "attention", "inspect"
   RunConfig run;
   std::string config;  // the TOML file
-  bool resume = false;
   bool json = false;
   std::string html, trace;
   int emulate_ranks = 0;

@@ -9,7 +9,7 @@
 namespace untied {
 
 struct Prepared {
-  RunConfig config;                                  // degrees and method worked out
+  RunConfig config;  // degrees and method worked out
   ModelConfig model;
   std::shared_ptr<const CheckpointReader> checkpoint;  // null for a preset
   Backend target = Backend::kCpu;

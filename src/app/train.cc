@@ -33,8 +33,12 @@ int run_train(const Invocation& invocation) {
   log.note(run.data->report().str());
   log.note(describe(run.layout, run.model));
   log.note(plan_summary(choice));
-  log.record({{"kind", "config"}, {"model", run.config.model}, {"parameters", parameter_count(run.model)},
-              {"steps", run.config.steps}, {"lr", run.config.lr}, {"layout", layout_json(run.layout)}});
+  log.record({{"kind", "config"},
+              {"model", run.config.model},
+              {"parameters", parameter_count(run.model)},
+              {"steps", run.config.steps},
+              {"lr", run.config.lr},
+              {"layout", layout_json(run.layout)}});
   log.record({{"kind", "plan"}, {"device", memory_json(choice.plan.device)}, {"host", memory_json(choice.plan.host)}});
   if (run.config.dry_run) return 0;
 

@@ -13,11 +13,7 @@
 namespace untied {
 namespace {
 
-#ifdef UNTIED_HAS_CUDA
-constexpr bool kHasCuda = true;
-#else
-constexpr bool kHasCuda = false;
-#endif
+constexpr bool kHasCuda = false;  // the ops have no cuda kernels yet (ops/op.h)
 
 constexpr Commands kRuns{Command::kTrain, Command::kPlan, Command::kVerify};
 constexpr Commands kComputes{Command::kTrain, Command::kVerify, Command::kBench};
@@ -40,7 +36,7 @@ const std::vector<Limit> kLimits = {
     {kAll, "resume", {"false"}, "resuming is not available yet"},
     {kAll, "checkpoint-every", {"0"}, "a checkpoint before the end is not available yet"},
     {kAll, "keep", {"0"}, "a checkpoint before the end is not available yet"},
-    {kHasCuda ? Commands{} : kComputes, "device", {"cpu", "auto"}, "this build has no cuda"},
+    {kHasCuda ? Commands{} : kComputes, "device", {"cpu", "auto"}, "the cuda backend is not available yet"},
 };
 
 void check_limits(const Invocation& invocation) {
@@ -104,7 +100,7 @@ void check_out(const Invocation& invocation) {
   std::error_code error;
   if (out.empty() || !fs::exists(out, error)) return;
   if (!fs::is_directory(out, error)) throw ConfigError("--out {}: is not a folder", out);
-  if (!fs::is_empty(out, error) && !invocation.resume)
+  if (!fs::is_empty(out, error) && !invocation.run.resume)
     throw ConfigError("--out {}: is not empty; a run needs a folder of its own, or --resume", out);
 }
 

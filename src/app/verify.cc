@@ -11,8 +11,8 @@
 namespace untied {
 namespace {
 
-constexpr dim_t kBlocks = 2;      // the whole model may not fit one rank
-constexpr dim_t kTokens = 4096;   // a short batch shows every exchange
+constexpr dim_t kBlocks = 2;     // the whole model may not fit one rank
+constexpr dim_t kTokens = 4096;  // a short batch shows every exchange
 
 struct Tolerance {
   double loss, gradients;
@@ -57,7 +57,8 @@ int run_verify(const Invocation& invocation) {
     valid += sequences.back()->valid_targets;
   }
   prepared.config.accumulate = static_cast<int>(sequences.size());
-  fmt::print("{} of the model's blocks, {} tokens, {} targets\n", prepared.model.blocks, prepared.config.context, valid);
+  fmt::print("{} of the model's blocks, {} tokens, {} targets\n", prepared.model.blocks, prepared.config.context,
+             valid);
 
   const Probe chosen = probe(prepared, sequences);
   const Probe reference = probe(single_rank(prepared), sequences);
@@ -66,9 +67,10 @@ int run_verify(const Invocation& invocation) {
   const double norm = std::abs(chosen.grad_norm - reference.grad_norm) / reference.grad_norm;
   const Difference worst = worst_difference(chosen, reference);
   const bool agree = loss <= tolerance.loss && norm <= tolerance.gradients && worst.worst <= tolerance.gradients;
-  fmt::print("loss differs by {:.2e} (at most {:.0e}), gradient norm by {:.2e}, the worst gradient by {:.2e} (at most {:.0e}){}\n{}\n",
-             loss, tolerance.loss, norm, worst.worst, tolerance.gradients,
-             worst.parameter.empty() ? "" : ": " + worst.parameter, agree ? "they agree" : "they do NOT agree");
+  fmt::print(
+      "loss differs by {:.2e} (at most {:.0e}), gradient norm by {:.2e}, the worst gradient by {:.2e} (at most {:.0e}){}\n{}\n",
+      loss, tolerance.loss, norm, worst.worst, tolerance.gradients,
+      worst.parameter.empty() ? "" : ": " + worst.parameter, agree ? "they agree" : "they do NOT agree");
   return static_cast<int>(agree ? ExitCode::kOk : ExitCode::kFailure);
 }
 

@@ -10,14 +10,14 @@ namespace untied {
 
 enum class ExitCode : int {
   kOk = 0,
-  kFailure = 1,        // failed while running, or `verify` disagrees
-  kUsage = 2,          // wrong options or run configuration
-  kDoesNotFit = 3,     // the plan exceeds the memory that is there
-  kBadInput = 4,       // checkpoint or data
-  kDevice = 5,         // device or communication
+  kFailure = 1,     // failed while running, or `verify` disagrees
+  kUsage = 2,       // wrong options or run configuration
+  kDoesNotFit = 3,  // the plan exceeds the memory that is there
+  kBadInput = 4,    // checkpoint or data
+  kDevice = 5,      // device or communication
   kOutOfMemory = 6,
-  kNotFinite = 7,      // loss or gradient
-  kStopped = 75,       // by a signal, after saving
+  kNotFinite = 7,  // loss or gradient
+  kStopped = 75,   // by a signal, after saving
 };
 
 // The base of everything thrown on purpose. what() is one line: what, where, what would be legal.
@@ -52,8 +52,8 @@ using InternalError = ErrorOf<ExitCode::kFailure>;  // a broken invariant: a def
 }  // namespace untied
 
 // Always on. Throws InternalError with place, condition and the formatted detail.
-#define CHECK(condition, ...)                                                                   \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
-      ::untied::fail_check(__FILE__, __LINE__, #condition, ::untied::format(__VA_ARGS__));      \
+#define CHECK(condition, ...)                                                              \
+  do {                                                                                     \
+    if (!(condition)) [[unlikely]]                                                         \
+      ::untied::fail_check(__FILE__, __LINE__, #condition, ::untied::format(__VA_ARGS__)); \
   } while (false)

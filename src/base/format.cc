@@ -10,8 +10,7 @@ std::string format_bytes(double bytes) {
   int unit = 0;
   while (bytes >= 1024 && unit < 5) bytes /= 1024, ++unit;
   if (unit == 0) return format("{:.0f} B", bytes);
-  return bytes == std::floor(bytes) ? format("{:.0f} {}", bytes, units[unit])
-                                    : format("{:.2f} {}", bytes, units[unit]);
+  return bytes == std::floor(bytes) ? format("{:.0f} {}", bytes, units[unit]) : format("{:.2f} {}", bytes, units[unit]);
 }
 
 std::string format_tokens(long long n) {

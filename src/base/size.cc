@@ -21,7 +21,7 @@ std::optional<std::pair<double, std::string>> split_number(std::string_view text
 
 std::optional<dim_t> scaled(double number, double scale) {
   const double value = number * scale;
-  if (value > 4.6e18 || value != std::floor(value)) return std::nullopt;
+  if (value > 0x1p62 || value != std::floor(value)) return std::nullopt;
   return static_cast<dim_t>(value);
 }
 

@@ -26,7 +26,8 @@ void check_shard(const char* op, const Tensor& full, const Tensor& shard, int ra
   check_view(op, "full", full);
   check_view(op, "shard", shard);
   CHECK(full.dtype() == shard.dtype(), "{}: full is {}, shard is {}", op, full.str(), shard.str());
-  CHECK(full.size() == shard.size() * size, "{}: full {} is not {} times the shard {}", op, full.str(), size, shard.str());
+  CHECK(full.size() == shard.size() * size, "{}: full {} is not {} times the shard {}", op, full.str(), size,
+        shard.str());
   CHECK(!overlap(full, shard) || shard.as<std::byte>() == full.as<std::byte>() + rank * shard.bytes(),
         "{}: shard {} overlaps full {} but is not its part {}", op, shard.str(), full.str(), rank);
 }
@@ -51,7 +52,8 @@ void Communicator::all_to_all(Ctx& ctx, StreamKind stream, std::span<const Tenso
     if (recv[p].defined()) check_view("all_to_all", "recv", recv[p]);
     if (p != rank_) sent += send[p].bytes();
     for (const Tensor& r : recv)
-      CHECK(!overlap(send[p], r), "all_to_all: what goes to rank {}, {}, overlaps a receive of {}", p, send[p].str(), r.str());
+      CHECK(!overlap(send[p], r), "all_to_all: what goes to rank {}, {}, overlaps a receive of {}", p, send[p].str(),
+            r.str());
   }
   const Tensor &from = send[rank_], &to = recv[rank_];
   CHECK(from.size() == to.size() && (from.size() == 0 || from.dtype() == to.dtype()),

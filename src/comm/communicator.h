@@ -47,7 +47,8 @@ class Communicator {
   Communicator(int rank, int size);
   Communicator(const Communicator&) = delete;
   // Behind the checks; never called on meta.
-  virtual void do_all_to_all(Ctx& ctx, StreamKind stream, std::span<const Tensor> send, std::span<const Tensor> recv) = 0;
+  virtual void do_all_to_all(Ctx& ctx, StreamKind stream, std::span<const Tensor> send,
+                             std::span<const Tensor> recv) = 0;
   virtual void do_all_gather(Ctx& ctx, StreamKind stream, const Tensor& full, const Tensor& shard) = 0;
   virtual void do_reduce_scatter(Ctx& ctx, StreamKind stream, const Tensor& shard, const Tensor& full) = 0;
   virtual void do_all_reduce(Ctx& ctx, StreamKind stream, const Tensor& inout, Reduce reduce) = 0;

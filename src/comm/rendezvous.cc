@@ -7,7 +7,9 @@ namespace {
 
 bool same_elements(const Tensor& a, const Tensor& b) { return a.size() == b.size() && a.dtype() == b.dtype(); }
 
-std::string elements(const Tensor& t) { return t.size() == 0 ? "nothing" : format("{} {}", t.size(), name_of(t.dtype())); }
+std::string elements(const Tensor& t) {
+  return t.size() == 0 ? "nothing" : format("{} {}", t.size(), name_of(t.dtype()));
+}
 
 // What is wrong between the calls of all ranks; empty: nothing.
 std::string find_mismatch(const std::vector<CollectiveCall>& calls) {
@@ -17,15 +19,16 @@ std::string find_mismatch(const std::vector<CollectiveCall>& calls) {
     const CollectiveCall& other = calls[r];
     if (std::string_view(first.op) != other.op || !same_elements(first.tensor, other.tensor) ||
         first.reduce != other.reduce || first.root != other.root)
-      return format("the ranks' collectives do not match: rank 0 calls {}, rank {} calls {}", first.str(), r, other.str());
+      return format("the ranks' collectives do not match: rank 0 calls {}, rank {} calls {}", first.str(), r,
+                    other.str());
   }
   if (first.send.empty()) return "";
   for (int from = 0; from < size; ++from)
     for (int to = 0; to < size; ++to) {
       const Tensor &sent = calls[from].send[to], &expected = calls[to].recv[from];
       if (sent.size() != expected.size() || (sent.size() > 0 && sent.dtype() != expected.dtype()))
-        return format("all_to_all does not match: rank {} sends {} to rank {}, which expects {}", from, elements(sent), to,
-                      elements(expected));
+        return format("all_to_all does not match: rank {} sends {} to rank {}, which expects {}", from, elements(sent),
+                      to, elements(expected));
     }
   return "";
 }

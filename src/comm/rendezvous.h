@@ -18,7 +18,7 @@ namespace untied {
 // One rank's part in a collective. Fields that an op does not use keep their defaults.
 struct CollectiveCall {
   const char* op = "";
-  Tensor tensor;                       // shard, full, or inout: what the others read
+  Tensor tensor;  // shard, full, or inout: what the others read
   Reduce reduce = Reduce::kSum;
   int root = 0;
   std::span<const Tensor> send, recv;  // all_to_all
@@ -55,8 +55,8 @@ class Rendezvous {
   std::condition_variable changed_;
   std::vector<CollectiveCall> calls_;
   int arrived_ = 0;
-  std::uint64_t round_ = 0;           // complete arrivals of all ranks
-  std::string failure_;               // empty: none
+  std::uint64_t round_ = 0;  // complete arrivals of all ranks
+  std::string failure_;      // empty: none
 };
 
 }  // namespace untied

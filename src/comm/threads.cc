@@ -16,11 +16,15 @@ void copy_bytes(std::byte* dst, const std::byte* src, dim_t bytes) {
 
 struct Sum {
   template <class T>
-  T operator()(T a, T b) const { return a + b; }
+  T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 struct Max {
   template <class T>
-  T operator()(T a, T b) const { return b > a || b != b ? b : a; }  // b != b: NaN
+  T operator()(T a, T b) const {
+    return b > a || b != b ? b : a;
+  }  // b != b: NaN
 };
 
 // dst = sources combined in their order. dst may be one of them: a block's sources are all read before it is written.
@@ -62,7 +66,8 @@ class ThreadCommunicator final : public Communicator {
   void do_all_to_all(Ctx& ctx, StreamKind stream, std::span<const Tensor> send, std::span<const Tensor> recv) override {
     meet(ctx, stream, {.op = "all_to_all", .send = send, .recv = recv});
     for (int i = 0; i < size(); ++i) {
-      const int p = (rank() + i) % size();  // each rank begins at another, so they do not all read the same memory at once
+      const int p =
+          (rank() + i) % size();  // each rank begins at another, so they do not all read the same memory at once
       copy_bytes(at(recv[p], 0), at(group_->call(p).send[rank()], 0), recv[p].bytes());
     }
     group_->leave_together();

@@ -22,8 +22,8 @@ inline constexpr int kNumStreams = 4;
 // A point in a stream's work. Default-constructed: already complete.
 struct Event {
   StreamKind stream = StreamKind::kCompute;
-  std::uint64_t sequence = 0;       // grows along a stream; 0: complete
-  std::shared_ptr<void> handle;     // backend's own
+  std::uint64_t sequence = 0;    // grows along a stream; 0: complete
+  std::shared_ptr<void> handle;  // backend's own
   bool pending() const { return sequence != 0; }
 };
 
@@ -52,7 +52,9 @@ class Device {
   virtual void zero(StreamKind stream, const Tensor& dst) = 0;
 
   // Work queued on `to` from now on sees all that is queued on `from` so far.
-  void order(StreamKind from, StreamKind to) { if (from != to) wait(to, record(from)); }
+  void order(StreamKind from, StreamKind to) {
+    if (from != to) wait(to, record(from));
+  }
 
  protected:
   int threads_ = 1;

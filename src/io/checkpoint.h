@@ -26,7 +26,7 @@ struct CheckpointFormat {
   std::uint64_t max_file_bytes = 5'000'000'000;   // of tensors; a larger model is split over several files
 };
 
-// For a model that was made here: all parameters in config.dtype.
+// For a model that was made here: all parameters in config.dtype, double precision in single.
 CheckpointFormat new_checkpoint_format(const ModelConfig& config, const ParameterTable& table);
 
 class CheckpointReader {

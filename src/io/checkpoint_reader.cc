@@ -48,10 +48,17 @@ bool is_redundant(std::string_view name) { return name.ends_with(".rotary_emb.in
 
 // What makes the folder usable as it is by other programs.
 bool is_side_file(std::string_view name) {
-  constexpr std::string_view kNames[] = {
-      "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-      "merges.txt",     "tokenizer.model",       "tekken.json",             "chat_template.jinja", "chat_template.json",
-      "generation_config.json"};
+  constexpr std::string_view kNames[] = {"tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.model",
+                                         "tekken.json",
+                                         "chat_template.jinja",
+                                         "chat_template.json",
+                                         "generation_config.json"};
   constexpr std::string_view kPrefixes[] = {"LICENSE", "USE_POLICY", "NOTICE"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
          std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](auto prefix) { return name.starts_with(prefix); });
@@ -159,7 +166,8 @@ CheckpointFormat CheckpointReader::save_format(const ParameterTable& table) cons
     format.dtypes.push_back(dtype == FileDType::kF64 ? FileDType::kF32 : dtype);  // training is in fp32 at most
   }
   for (const char* key : {"dtype", "torch_dtype"})
-    if (const auto found = format.config.find(key); found != format.config.end() && *found == "float64") *found = "float32";
+    if (const auto found = format.config.find(key); found != format.config.end() && *found == "float64")
+      *found = "float32";
   return format;
 }
 
@@ -172,8 +180,8 @@ void CheckpointReader::read(const std::string& name, dim_t offset, dim_t n, floa
   const TensorData data = tensor(name);
   const auto element = static_cast<dim_t>(bits_of(data.dtype) / 8);
   const auto size = static_cast<dim_t>(data.bytes.size()) / element;
-  CHECK(0 <= offset && 0 <= n && offset <= size && n <= size - offset, "tensor '{}': elements [{}, {} + {}) of {}", name,
-        offset, offset, n, size);
+  CHECK(0 <= offset && 0 <= n && offset <= size && n <= size - offset, "tensor '{}': elements [{}, {} + {}) of {}",
+        name, offset, offset, n, size);
   to_f32(data.bytes.data() + offset * element, data.dtype, static_cast<std::size_t>(n), values);
 }
 

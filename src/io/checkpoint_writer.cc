@@ -59,14 +59,15 @@ class CheckpointWriter::TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& folder) {
     std::error_code error;
-    final_ = fs::weakly_canonical(folder, error);  // no links, no trailing slash
+    final_ = fs::weakly_canonical(fs::absolute(folder, error), error);  // no links, no trailing slash
     if (error || final_.filename().empty()) throw ConfigError("{}: is no name for a folder", folder);
     if (fs::exists(final_, error) && !(fs::is_directory(final_, error) && fs::is_empty(final_, error)))
       throw ConfigError("{}: exists and is not an empty folder", folder);
     fs::create_directories(final_.parent_path(), error);
     path_ = final_.parent_path() / fmt::format(".{}.tmp-{}", final_.filename().string(), ::getpid());
     fs::remove_all(path_, error);  // of a process that died with our number
-    if (!fs::create_directory(path_, error)) throw RunError("{}: cannot create the folder: {}", path_.string(), error.message());
+    if (!fs::create_directory(path_, error))
+      throw RunError("{}: cannot create the folder: {}", path_.string(), error.message());
   }
 
   ~TemporaryFolder() {
@@ -92,11 +93,14 @@ class CheckpointWriter::TemporaryFolder {
 };
 
 CheckpointFormat new_checkpoint_format(const ModelConfig& config, const ParameterTable& table) {
-  return {.config = hf_config_json(config),
-          .dtypes = std::vector<FileDType>(table.parameters().size(), file_dtype(config.dtype))};
+  ModelConfig saved = config;
+  if (saved.dtype == DType::kF64) saved.dtype = DType::kF32;  // training is in fp32 at most
+  return {.config = hf_config_json(saved),
+          .dtypes = std::vector<FileDType>(table.parameters().size(), file_dtype(saved.dtype))};
 }
 
-CheckpointWriter::CheckpointWriter(const std::string& folder, const ParameterTable& table, const CheckpointFormat& format) {
+CheckpointWriter::CheckpointWriter(const std::string& folder, const ParameterTable& table,
+                                   const CheckpointFormat& format) {
   CHECK(format.dtypes.size() == table.parameters().size(), "{} types for {} parameters", format.dtypes.size(),
         table.parameters().size());
   temporary_ = std::make_unique<TemporaryFolder>(folder);

@@ -23,7 +23,9 @@ std::string system_message(int code) { return std::generic_category().message(co
   throw RunError("{}: cannot {}: {}", path, action, system_message(code));
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 // Closes at the end of the scope.
 struct Descriptor {

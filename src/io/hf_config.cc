@@ -146,8 +146,8 @@ RopeConfig read_rope(const Fields& top, dim_t max_context) {
   return rope;
 }
 
-constexpr std::array<std::pair<const char*, DType>, 4> kDTypes{{
-    {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}, {"float64", DType::kF64}}};
+constexpr std::array<std::pair<const char*, DType>, 4> kDTypes{
+    {{"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}, {"float64", DType::kF64}}};
 
 DType read_dtype(const Fields& top) {
   const char* field = top.has("dtype") ? "dtype" : "torch_dtype";  // the older name
@@ -235,8 +235,8 @@ Json hf_config_json(const ModelConfig& config) {
   json["num_hidden_layers"] = config.blocks;
   json["num_key_value_heads"] = config.kv_heads;
   json["rms_norm_eps"] = config.norm_eps;
-  json["rope_parameters"] = rope;         // transformers 5
-  json["rope_scaling"] = scaling;         // transformers 4, with rope_theta
+  json["rope_parameters"] = rope;  // transformers 5
+  json["rope_scaling"] = scaling;  // transformers 4, with rope_theta
   json["rope_theta"] = config.rope.theta;
   json["tie_word_embeddings"] = config.tied;
   json["torch_dtype"] = hf_name(config.dtype);  // the name before transformers 4.56

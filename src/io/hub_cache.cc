@@ -29,7 +29,8 @@ std::string environment(const char* name) {
 fs::path cache_folder() {
   if (const std::string folder = environment("HF_HUB_CACHE"); !folder.empty()) return folder;
   if (const std::string home = environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty()) return fs::path(cache) / "huggingface/hub";
+  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
+    return fs::path(cache) / "huggingface/hub";
   return fs::path(environment("HOME")) / ".cache/huggingface/hub";
 }
 
@@ -37,22 +38,25 @@ fs::path cache_folder() {
 
 bool is_hub_name(std::string_view text) {
   const std::size_t slash = text.find('/');
-  return slash != std::string_view::npos && is_plain_name(text.substr(0, slash)) && is_plain_name(text.substr(slash + 1));
+  return slash != std::string_view::npos && is_plain_name(text.substr(0, slash)) &&
+         is_plain_name(text.substr(slash + 1));
 }
 
 std::string find_in_hub_cache(const std::string& name) {
   const std::size_t slash = name.find('/');
   CHECK(is_hub_name(name), "'{}' is not of the form org/name", name);
-  const fs::path model =
-      cache_folder() / format("models--{}--{}", name.substr(0, slash), name.substr(slash + 1));
+  const fs::path model = cache_folder() / format("models--{}--{}", name.substr(0, slash), name.substr(slash + 1));
   std::error_code error;
   const fs::path ref = model / "refs" / "main";
   if (!fs::is_regular_file(ref, error))
-    throw InputError("{0}: no such folder, and not in the Hugging Face cache ({1}); untied never downloads, "
-                     "`hf download {0}` does", name, model.string());
+    throw InputError(
+        "{0}: no such folder, and not in the Hugging Face cache ({1}); untied never downloads, "
+        "`hf download {0}` does",
+        name, model.string());
   const MappedFile file(ref);
   std::string commit(file.text());
-  commit.erase(std::find_if(commit.begin(), commit.end(), [](unsigned char c) { return std::isspace(c); }), commit.end());
+  commit.erase(std::find_if(commit.begin(), commit.end(), [](unsigned char c) { return std::isspace(c); }),
+               commit.end());
   if (!is_plain_name(commit)) throw InputError("{}: does not hold the name of a commit", ref.string());
   const fs::path snapshot = model / "snapshots" / commit;
   if (!fs::is_directory(snapshot, error))

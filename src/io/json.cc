@@ -58,7 +58,8 @@ std::string reason(const std::exception& error) {
   if (text.starts_with("parse error at "))
     if (auto end = text.find(": "); end != std::string_view::npos) text.remove_prefix(end + 2);
   std::string line = cut(text);
-  std::replace_if(line.begin(), line.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
   return line;
 }
 

@@ -41,26 +41,27 @@ std::uint64_t little_endian(std::span<const std::byte, kLengthBytes> bytes) {
 std::string_view header_text(std::span<const std::byte> start, std::uint64_t file_size, const std::string& where) {
   if (text_of(start).starts_with("version https://git-lfs"))
     throw InputError("{}: is a Git LFS pointer, not the file itself; `git lfs pull` fetches it", where);
-  if (file_size < kLengthBytes)
-    throw InputError("{}: {} bytes are too few for a safetensors file", where, file_size);
+  if (file_size < kLengthBytes) throw InputError("{}: {} bytes are too few for a safetensors file", where, file_size);
   CHECK(start.size() >= kLengthBytes, "the start of {} ends after {} bytes", where, start.size());
   const std::uint64_t length = little_endian(start.first<kLengthBytes>());
   if (length > kMaxHeader)
-    throw InputError("{}: not a safetensors file: the header would be {} bytes long, at most {} are legal", where, length,
-                     kMaxHeader);
+    throw InputError("{}: not a safetensors file: the header would be {} bytes long, at most {} are legal", where,
+                     length, kMaxHeader);
   if (length > file_size - kLengthBytes)
     throw InputError("{}: the header is {} bytes long, but only {} follow; is the file cut off?", where, length,
                      file_size - kLengthBytes);
   CHECK(length <= start.size() - kLengthBytes, "the start of {} ends inside the header", where);
   const std::string_view header = text_of(start.subspan(kLengthBytes, length));
-  if (!header.starts_with('{')) throw InputError("{}: not a safetensors file: the header does not begin with '{{'", where);
+  if (!header.starts_with('{'))
+    throw InputError("{}: not a safetensors file: the header does not begin with '{{'", where);
   return header;
 }
 
 // Reads one tensor's row of the header. `begin` and `end` count from the start of the data.
 class EntryReader {
  public:
-  EntryReader(const std::string& name, const Json& row, const std::string& where) : name_(name), row_(row), where_(where) {
+  EntryReader(const std::string& name, const Json& row, const std::string& where)
+      : name_(name), row_(row), where_(where) {
     if (!row.is_object()) fail("is not described by an object");
   }
 
@@ -75,10 +76,11 @@ class EntryReader {
     entry.end = offsets[1];
     if (entry.begin > entry.end) fail(format("data_offsets [{}, {}] run backwards", entry.begin, entry.end));
     const std::optional<std::uint64_t> bytes = bytes_of(entry.dtype, entry.shape);
-    if (!bytes) fail(format("shape {} of {} overflows or ends inside a byte", shown(field("shape")), name_of(entry.dtype)));
+    if (!bytes)
+      fail(format("shape {} of {} overflows or ends inside a byte", shown(field("shape")), name_of(entry.dtype)));
     if (*bytes != entry.end - entry.begin)
-      fail(format("shape {} of {} takes {} bytes, data_offsets give {}", shown(field("shape")), name_of(entry.dtype), *bytes,
-                  entry.end - entry.begin));
+      fail(format("shape {} of {} takes {} bytes, data_offsets give {}", shown(field("shape")), name_of(entry.dtype),
+                  *bytes, entry.end - entry.begin));
     return entry;
   }
 
@@ -107,7 +109,9 @@ class EntryReader {
     return values;
   }
 
-  [[noreturn]] void fail(const std::string& what) const { throw InputError("{}: tensor {}: {}", where_, shown(name_), what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw InputError("{}: tensor {}: {}", where_, shown(name_), what);
+  }
 
   const std::string& name_;
   const Json& row_;
@@ -147,14 +151,11 @@ SafetensorsIndex parse_safetensors_header(std::span<const std::byte> start_of_fi
   const Json header = parse_json(text, where + " (header)");
   SafetensorsIndex index;
   for (const auto& [name, row] : header.items()) {
-    if (name == kMetadata)
-      index.metadata = read_metadata(row, where);
-    else
-      index.tensors.push_back(EntryReader(name, row, where).read());
+    if (name == kMetadata) index.metadata = read_metadata(row, where);
+    else index.tensors.push_back(EntryReader(name, row, where).read());
   }
-  std::stable_sort(index.tensors.begin(), index.tensors.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
-  });
+  std::stable_sort(index.tensors.begin(), index.tensors.end(),
+                   [](const auto& a, const auto& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
   const std::uint64_t data_begin = kLengthBytes + text.size();
   check_tiling(index.tensors, file_size - data_begin, where);
   for (SafetensorsEntry& entry : index.tensors) {
@@ -193,7 +194,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Declar
                       {"data_offsets", {data_size, data_size + *bytes}}};
     header += "," + Json(tensor.name).dump() + ":" + row.dump();
     const std::uint64_t size = *bytes * 8 / static_cast<std::uint64_t>(bits_of(tensor.dtype));
-    CHECK(tensors_.try_emplace(tensor.name, tensor.dtype, data_size, size).second, "tensor '{}' is declared twice",
+    CHECK(places_.try_emplace(tensor.name, tensor.dtype, data_size, size).second, "tensor '{}' is declared twice",
           tensor.name);
     data_size += *bytes;
   }
@@ -202,7 +203,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Declar
   CHECK(header.size() <= kMaxHeader, "{}: the header would be {} bytes long", path, header.size());
 
   const std::uint64_t data_begin = kLengthBytes + header.size();
-  for (auto& [name, tensor] : tensors_) tensor.begin += data_begin;
+  for (auto& [name, place] : places_) place.begin += data_begin;
   std::string start;
   for (int shift = 0; shift < 64; shift += 8) start += static_cast<char>(header.size() >> shift & 0xff);
   start += header;
@@ -211,26 +212,26 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Declar
 }
 
 void SafetensorsWriter::write(const std::string& name, std::uint64_t offset, const float* values, std::uint64_t n) {
-  const auto found = tensors_.find(name);
-  CHECK(found != tensors_.end(), "{} has no tensor '{}'", file_->path(), name);
-  Tensor& tensor = found->second;
-  CHECK(offset <= tensor.size && n <= tensor.size - offset, "tensor '{}': elements [{}, {} + {}) of {}", name, offset,
-        offset, n, tensor.size);
-  const std::uint64_t element = static_cast<std::uint64_t>(bits_of(tensor.dtype)) / 8;
+  const auto found = places_.find(name);
+  CHECK(found != places_.end(), "{} has no tensor '{}'", file_->path(), name);
+  Place& place = found->second;
+  CHECK(offset <= place.size && n <= place.size - offset, "tensor '{}': elements [{}, {} + {}) of {}", name, offset,
+        offset, n, place.size);
+  const std::uint64_t element = static_cast<std::uint64_t>(bits_of(place.dtype)) / 8;
   constexpr std::uint64_t kChunk = 256 << 10;  // elements: the conversion stays in the cache
   std::vector<std::byte> bytes(std::min(n, kChunk) * element);
   for (std::uint64_t done = 0; done < n; done += kChunk) {
     const std::uint64_t count = std::min(n - done, kChunk);
-    from_f32(values + done, tensor.dtype, count, bytes.data());
-    file_->write(tensor.begin + (offset + done) * element, std::span(bytes).first(count * element));
+    from_f32(values + done, place.dtype, count, bytes.data());
+    file_->write(place.begin + (offset + done) * element, std::span(bytes).first(count * element));
   }
-  tensor.written += n;
+  place.written += n;
 }
 
 void SafetensorsWriter::finish() {
-  for (const auto& [name, tensor] : tensors_)
-    CHECK(tensor.written == tensor.size, "tensor '{}': {} of {} elements were written", name, tensor.written.load(),
-          tensor.size);
+  for (const auto& [name, place] : places_)
+    CHECK(place.written == place.size, "tensor '{}': {} of {} elements were written", name, place.written.load(),
+          place.size);
   file_->sync();
 }
 

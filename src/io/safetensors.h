@@ -21,8 +21,8 @@ namespace untied {
 struct SafetensorsEntry {
   std::string name;
   FileDType dtype = FileDType::kF32;
-  std::vector<std::uint64_t> shape;     // empty for a scalar; sizes may be 0
-  std::uint64_t begin = 0, end = 0;     // bytes of the file
+  std::vector<std::uint64_t> shape;  // empty for a scalar; sizes may be 0
+  std::uint64_t begin = 0, end = 0;  // bytes of the file
 };
 
 struct SafetensorsIndex {
@@ -61,7 +61,7 @@ class SafetensorsWriter {
  public:
   struct Declaration {
     std::string name;
-    FileDType dtype;                     // F32, BF16 or F16
+    FileDType dtype;  // F32, BF16 or F16
     std::vector<std::uint64_t> shape;
   };
 
@@ -75,13 +75,13 @@ class SafetensorsWriter {
   void finish();
 
  private:
-  struct Tensor {
+  struct Place {
     FileDType dtype;
-    std::uint64_t begin, size;                // first byte in the file, elements
-    std::atomic<std::uint64_t> written = 0;   // elements
-    Tensor(FileDType dtype, std::uint64_t begin, std::uint64_t size) : dtype(dtype), begin(begin), size(size) {}
+    std::uint64_t begin, size;               // first byte in the file, elements
+    std::atomic<std::uint64_t> written = 0;  // elements
+    Place(FileDType dtype, std::uint64_t begin, std::uint64_t size) : dtype(dtype), begin(begin), size(size) {}
   };
-  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, Place> places_;
   std::optional<OutputFile> file_;
 };
 

@@ -124,7 +124,8 @@ void Arena::fail_take(const char* name, Category category, dim_t bytes) const {
   std::string in_use;
   for (int c = 0; c < kNumCategories; ++c)
     if (usage_.bytes[c] > 0)
-      in_use += format("{}{} {}", in_use.empty() ? ": " : ", ", name_of(static_cast<Category>(c)), bytes_text(usage_.bytes[c]));
+      in_use += format("{}{} {}", in_use.empty() ? ": " : ", ", name_of(static_cast<Category>(c)),
+                       bytes_text(usage_.bytes[c]));
   dim_t largest = 0;
   for (const auto& [offset, size] : free_) largest = std::max(largest, size);
   const std::string where = place_ && !place_->text().empty() ? " in " + place_->text() : "";

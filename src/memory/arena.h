@@ -46,7 +46,7 @@ class Buffer {
 
   bool defined() const { return arena_ != nullptr; }
   std::byte* data() const { return data_; }
-  dim_t bytes() const { return bytes_; }  // rounded up to the arena's alignment
+  dim_t bytes() const { return bytes_; }                 // rounded up to the arena's alignment
   Tensor tensor(DType dtype, const Shape& shape) const;  // the first bytes of the buffer
   // Says that work on `stream` touches the buffer, besides the stream it was taken for.
   void used_on(StreamKind stream) { streams_ |= 1u << static_cast<int>(stream); }
@@ -57,8 +57,8 @@ class Buffer {
   Arena* arena_ = nullptr;
   std::byte* data_ = nullptr;
   dim_t bytes_ = 0;
-  std::uint64_t age_ = 0;      // counts the arena's takes
-  std::uint8_t streams_ = 0;   // a bit for each that used it
+  std::uint64_t age_ = 0;     // counts the arena's takes
+  std::uint8_t streams_ = 0;  // a bit for each that used it
   Category category_ = Category::kTiles;
 };
 
@@ -85,7 +85,7 @@ class Arena {
 
   MemoryKind kind() const { return kind_; }
   dim_t capacity() const { return capacity_; }
-  dim_t peak() const { return peak_; }              // highest address ever used: what a run must reserve
+  dim_t peak() const { return peak_; }  // highest address ever used: what a run must reserve
   const Usage& usage() const { return usage_; }
   const Usage& usage_at_peak() const { return usage_at_peak_; }
   const std::string& peak_at() const { return peak_at_; }
@@ -112,7 +112,7 @@ class Arena {
   MemoryKind kind_;
   dim_t capacity_;
   std::byte* base_;
-  std::map<dim_t, dim_t> free_;         // offset -> size; neighbours are merged
+  std::map<dim_t, dim_t> free_;  // offset -> size; neighbours are merged
   // By offset, inside the free places and not merged with them: a small release does not make its whole surroundings wait.
   std::map<dim_t, Use> uses_;
   std::map<std::uint64_t, Live> live_;  // by age

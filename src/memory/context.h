@@ -12,19 +12,19 @@ namespace untied {
 
 // Work counted by the ops' front halves, on every backend alike.
 struct Trace {
-  double flops = 0;        // useful floating-point operations
-  double bytes_moved = 0;  // device memory traffic
-  double bytes_sent = 0;   // to other ranks
-  double bytes_copied = 0; // between host and device
+  double flops = 0;         // useful floating-point operations
+  double bytes_moved = 0;   // device memory traffic
+  double bytes_sent = 0;    // to other ranks
+  double bytes_copied = 0;  // between host and device
   std::int64_t ops = 0;
 };
 
 struct Ctx {
   Device& device;
-  Arena& memory;       // device memory
-  Arena& host;         // pinned host memory
+  Arena& memory;  // device memory
+  Arena& host;    // pinned host memory
   Trace& trace;
-  Place& place;        // "backward, block 3, attention": for peaks, progress and errors
+  Place& place;             // "backward, block 3, attention": for peaks, progress and errors
   bool every_tile = false;  // meta: tile loops run every tile instead of jumping (tests compare the two)
 
   bool is_meta() const { return device.backend() == Backend::kMeta; }
@@ -40,10 +40,8 @@ void enter(Ctx& ctx, fmt::format_string<Args...> text, Args&&... args) {
 class RankMemory {
  public:
   RankMemory(std::unique_ptr<Device> device, dim_t device_capacity, dim_t host_capacity)
-      : device_(std::move(device)),
-        memory_(*device_, MemoryKind::kDevice, device_capacity),
-        host_(*device_, MemoryKind::kHost, host_capacity),
-        ctx_{*device_, memory_, host_, trace_, place_} {
+      : device_(std::move(device)), memory_(*device_, MemoryKind::kDevice, device_capacity),
+        host_(*device_, MemoryKind::kHost, host_capacity), ctx_{*device_, memory_, host_, trace_, place_} {
     memory_.set_place(&place_);
     host_.set_place(&place_);
   }

@@ -22,7 +22,8 @@ void add_range(std::vector<Range>& ranges, Range range) {
 }
 
 bool contains(const std::vector<Range>& ranges, Range range) {
-  return range.empty() || std::any_of(ranges.begin(), ranges.end(), [&](Range r) { return intersect(r, range) == range; });
+  return range.empty() ||
+         std::any_of(ranges.begin(), ranges.end(), [&](Range r) { return intersect(r, range) == range; });
 }
 
 }  // namespace
@@ -102,8 +103,8 @@ Fetched SavedTensor::fetch(Ctx& ctx, int slot, const Region& region) {
 SavedTensor::Slot& SavedTensor::slot_at(int slot, const Region& region) {
   CHECK(defined(), "saving to, or fetching from, a SavedTensor without memory");
   CHECK(slot >= 0 && slot < slots(), "'{}' has {} slots, no slot {}", name_, slots(), slot);
-  CHECK(inside(region.rows, rows_) && inside(region.columns, columns_), "'{}' is [{}, {}]; no {}", name_, rows_, columns_,
-        text(region));
+  CHECK(inside(region.rows, rows_) && inside(region.columns, columns_), "'{}' is [{}, {}]; no {}", name_, rows_,
+        columns_, text(region));
   return slots_[slot];
 }
 

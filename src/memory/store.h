@@ -73,8 +73,8 @@ class SavedTensor {
 
  private:
   struct Slot {
-    Event saved, fetched;      // the last of each (host tier)
-    std::vector<Range> rows;   // saved in this step: sorted, apart
+    Event saved, fetched;     // the last of each (host tier)
+    std::vector<Range> rows;  // saved in this step: sorted, apart
   };
   Slot& slot_at(int slot, const Region& region);
   Tensor view(int slot, const Region& region) const;

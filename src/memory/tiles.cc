@@ -26,9 +26,15 @@ Work combine(const Work& a, const Work& b, Each&& each) {
   for (std::size_t i = 0; i < result.size(); ++i) result[i] = each(a[i], b[i]);
   return result;
 }
-Work operator+(const Work& a, const Work& b) { return combine(a, b, [](double x, double y) { return x + y; }); }
-Work operator-(const Work& a, const Work& b) { return combine(a, b, [](double x, double y) { return x - y; }); }
-Work operator*(const Work& a, double times) { return combine(a, a, [&](double x, double) { return x * times; }); }
+Work operator+(const Work& a, const Work& b) {
+  return combine(a, b, [](double x, double y) { return x + y; });
+}
+Work operator-(const Work& a, const Work& b) {
+  return combine(a, b, [](double x, double y) { return x - y; });
+}
+Work operator*(const Work& a, double times) {
+  return combine(a, a, [&](double x, double) { return x * times; });
+}
 
 // Equal as far as a plan cares, and up to the rounding of the totals that the two are differences of (1e21 FLOPs are a count
 // far beyond 2^53).
@@ -42,8 +48,7 @@ std::uint64_t signature(const Ctx& ctx) { return ctx.memory.signature() * 31 + c
 
 }  // namespace
 
-TileLoop::TileLoop(Ctx& ctx, dim_t rows, dim_t tile_rows)
-    : ctx_(ctx), rows_(rows), tile_rows_(tile_rows) {
+TileLoop::TileLoop(Ctx& ctx, dim_t rows, dim_t tile_rows) : ctx_(ctx), rows_(rows), tile_rows_(tile_rows) {
   CHECK(rows >= 0 && tile_rows > 0, "{} rows in tiles of {}", rows, tile_rows);
   count_ = ceil_div(rows, tile_rows);
 }
@@ -85,7 +90,8 @@ std::optional<TileLoop::Jump> TileLoop::find_jump(dim_t index) const {
     const dim_t skipped = (alike - index) / round - 1;  // rounds; one more runs behind the jump
     if (skipped < 1) return std::nullopt;
     auto back = [&](dim_t rounds) -> const State& { return seen_[ran - rounds * round]; };
-    if (back(0).memory != back(1).memory || back(0).memory != back(2).memory || back(0).memory != back(3).memory) continue;
+    if (back(0).memory != back(1).memory || back(0).memory != back(2).memory || back(0).memory != back(3).memory)
+      continue;
     const Work first = back(2).total - back(3).total;
     const Work second = back(1).total - back(2).total;
     const Work third = back(0).total - back(1).total;

@@ -17,8 +17,8 @@ namespace untied {
 
 struct Tile {
   dim_t index = 0;
-  Range rows;          // [begin, end) of the loop's rows
-  Range next;          // rows of the tile after this one; empty at the last
+  Range rows;  // [begin, end) of the loop's rows
+  Range next;  // rows of the tile after this one; empty at the last
   dim_t size() const { return rows.size(); }
 };
 
@@ -51,10 +51,10 @@ class TileLoop {
     Work total;            // so far
   };
   struct Jump {
-    dim_t from, to;       // index of the tiles
-    std::size_t round;    // tiles that ran in one round, and run once more behind the jump
+    dim_t from, to;     // index of the tiles
+    std::size_t round;  // tiles that ran in one round, and run once more behind the jump
     State before;
-    Work expected;        // of the round behind the jump
+    Work expected;  // of the round behind the jump
   };
   Tile tile(dim_t index) const;
   dim_t after(dim_t index);

@@ -56,7 +56,8 @@ Held normed(const Execution& run, const Weights& weights, const Tensor& x_RE) {
 }
 
 // q of a stage, head-sharded and rotated.
-Held queries(const Execution& run, const Weights& weights, const Stage& stage, const Tensor& n_RE, const RopeAngles& angles) {
+Held queries(const Execution& run, const Weights& weights, const Stage& stage, const Tensor& n_RE,
+             const RopeAngles& angles) {
   const Range rows = columns_of(run, stage);
   Held q = hold(run, "queries", {n_RE.dim(0), rows.size()});
   linear(run.ctx, q.tensor, n_RE, weights["q_proj.weight"].rows(rows), rows_of(weights.find("q_proj.bias"), rows));
@@ -64,8 +65,8 @@ Held queries(const Execution& run, const Weights& weights, const Stage& stage, c
 }
 
 // The distinct key or value heads that arrive (or leave) with a stage, of one tile: [R, distinct * D].
-Held project_key_values(const Execution& run, const KeyValueExchange& exchange, const Tensor& n_RE, const Tensor& weight,
-                        const std::optional<Tensor>& bias) {
+Held project_key_values(const Execution& run, const KeyValueExchange& exchange, const Tensor& n_RE,
+                        const Tensor& weight, const std::optional<Tensor>& bias) {
   const dim_t D = run.model.head_dim;
   Held y = hold(run, "key/value projection", {n_RE.dim(0), exchange.distinct * D});
   dim_t column = 0;
@@ -163,7 +164,8 @@ void attention_pass_forward(const Execution& run, const RankBatch& batch, const 
       run.saved.output.save(run.ctx, slot, {tile.rows, columns_of(run, stage)}, o_tokens.tensor, o_tokens.buffer);
       const Range lse_at = lse_columns(run, s);
       if (!lse_at.empty())
-        run.saved.lse.save(run.ctx, slot, {tile.rows, lse_at}, lse.tensor.reshape({tile.size(), lse_at.size()}), lse.buffer);
+        run.saved.lse.save(run.ctx, slot, {tile.rows, lse_at}, lse.tensor.reshape({tile.size(), lse_at.size()}),
+                           lse.buffer);
     }
   }
 }

@@ -18,8 +18,7 @@ constexpr dim_t kMaxVocab = dim_t{1} << 24;
 constexpr dim_t kMaxContext = dim_t{1} << 40;
 
 void check_range(dim_t value, dim_t low, dim_t high, const char* field, const std::string& where) {
-  if (value < low || value > high)
-    throw InputError("{}: {} is {}, expected {} to {}", where, field, value, low, high);
+  if (value < low || value > high) throw InputError("{}: {} is {}, expected {} to {}", where, field, value, low, high);
 }
 
 void check_positive(double value, const char* field, const std::string& where) {
@@ -67,9 +66,9 @@ dim_t parameter_count(const ModelConfig& config) {
   const dim_t E = config.hidden, L = config.blocks, F = config.mlp, V = config.vocab, D = config.head_dim;
   const dim_t q_rows = config.heads * D, kv_rows = config.kv_heads * D;
   const dim_t attention = 2 * E * q_rows + 2 * E * kv_rows;
-  const dim_t attention_bias = config.attention_bias         ? q_rows + 2 * kv_rows + E
-                               : config.family == "qwen2"    ? q_rows + 2 * kv_rows
-                                                             : 0;
+  const dim_t attention_bias = config.attention_bias      ? q_rows + 2 * kv_rows + E
+                               : config.family == "qwen2" ? q_rows + 2 * kv_rows
+                                                          : 0;
   const dim_t head_norms = config.family == "qwen3" ? 2 * D : 0;
   const dim_t mlp = 3 * E * F + (config.mlp_bias ? 2 * F + E : 0);
   const dim_t block = attention + attention_bias + head_norms + mlp + 2 * E;

@@ -21,19 +21,19 @@ struct RopeConfig {
 
 struct ModelConfig {
   std::string family = "llama";
-  dim_t hidden = 0;        // E
-  dim_t blocks = 0;        // L
-  dim_t heads = 0;         // H, query heads
-  dim_t kv_heads = 0;      // K; divides H
-  dim_t head_dim = 0;      // D; H*D need not be E
-  dim_t mlp = 0;           // F
-  dim_t vocab = 0;         // V, rows of the embedding
+  dim_t hidden = 0;    // E
+  dim_t blocks = 0;    // L
+  dim_t heads = 0;     // H, query heads
+  dim_t kv_heads = 0;  // K; divides H
+  dim_t head_dim = 0;  // D; H*D need not be E
+  dim_t mlp = 0;       // F
+  dim_t vocab = 0;     // V, rows of the embedding
   double norm_eps = 1e-6;
-  double init_std = 0.02;  // initializer_range
-  bool tied = false;       // the head is the embedding
+  double init_std = 0.02;       // initializer_range
+  bool tied = false;            // the head is the embedding
   bool attention_bias = false;  // on q, k, v and o
   bool mlp_bias = false;        // on gate, up and down
-  dim_t max_context = 0;   // max_position_embeddings, 0 when unknown
+  dim_t max_context = 0;        // max_position_embeddings, 0 when unknown
   RopeConfig rope;
   DType dtype = DType::kF32;  // of the checkpoint
 };

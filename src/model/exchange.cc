@@ -17,9 +17,9 @@ std::vector<int> identity(dim_t n) {
 std::vector<Tensor> by_owner(const Stage& stage, const Tensor& heads_NRD) {
   std::vector<Tensor> pieces;
   for (const RankStage& rank : stage.ranks)
-    pieces.push_back(rank.heads.empty() ? Tensor()
-                                        : heads_NRD.rows(rank.heads.begin - stage.heads.begin,
-                                                         rank.heads.end - stage.heads.begin));
+    pieces.push_back(rank.heads.empty()
+                         ? Tensor()
+                         : heads_NRD.rows(rank.heads.begin - stage.heads.begin, rank.heads.end - stage.heads.begin));
   return pieces;
 }
 
@@ -35,8 +35,8 @@ std::vector<Tensor> by_source(int ranks, dim_t h, const Tensor& heads_NRD) {
 
 TileAngles::TileAngles(const Execution& run, const RankBatch& batch, Range rows)
     : cos(hold(run.ctx, "rope cos", DType::kF32, {rows.size(), run.model.head_dim / 2})),
-      sin(hold(run.ctx, "rope sin", DType::kF32, {rows.size(), run.model.head_dim / 2})),
-      angles{cos.tensor, sin.tensor} {
+      sin(hold(run.ctx, "rope sin", DType::kF32, {rows.size(), run.model.head_dim / 2})), angles{cos.tensor,
+                                                                                                 sin.tensor} {
   rope_angles(run.ctx, cos.tensor, sin.tensor, batch.positions_T.rows(rows), run.rope);
 }
 

@@ -34,7 +34,7 @@ struct SavedActivations {
   bool recompute_attention = false;
   SavedTensor block_input;  // x_in  [T, E], a slot for each block
   SavedTensor output;       // o     [T, H*D] in working order, a slot for each block, or one
-  SavedTensor lse;          // [T, sum over stages of this rank's P * h]: a stage's rows as the exchange tiles lie in memory
+  SavedTensor lse;  // [T, sum over stages of this rank's P * h]: a stage's rows as the exchange tiles lie in memory
 
   int output_slot(int block) const { return recompute_attention ? 0 : block; }
 };
@@ -45,12 +45,12 @@ struct Execution {
   const ParameterTable& table;
   const HeadSchedule& heads;
   Tiling tiles;
-  dim_t tokens;                           // T
-  Communicator& context;                  // the ranks that share a sequence
+  dim_t tokens;           // T
+  Communicator& context;  // the ranks that share a sequence
   ShardedParameters& weights;
   GradientShards& gradients;
   SavedActivations& saved;
-  const std::vector<double>& rope;        // inverse frequencies
+  const std::vector<double>& rope;               // inverse frequencies
   std::function<void()> between_blocks = [] {};  // may throw, on all ranks alike, to give up the pass
 
   DType dtype() const { return weights.dtype(); }

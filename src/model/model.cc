@@ -15,10 +15,8 @@ struct ModelUnits {
   int embedding, final_norm, head;
   bool tied;
   explicit ModelUnits(const ParameterTable& table)
-      : embedding(table.unit(UnitKind::kEmbedding)),
-        final_norm(table.unit(UnitKind::kFinalNorm)),
-        head(table.unit(UnitKind::kHead)),
-        tied(embedding == head) {}
+      : embedding(table.unit(UnitKind::kEmbedding)), final_norm(table.unit(UnitKind::kFinalNorm)),
+        head(table.unit(UnitKind::kHead)), tied(embedding == head) {}
   const char* head_weight() const { return tied ? "embed_tokens.weight" : "lm_head.weight"; }
 };
 
@@ -80,7 +78,8 @@ void head_forward_backward(const Execution& run, const RankBatch& batch, const M
     copy(ctx, StreamKind::kCompute, x.tensor, x_RE);
     zero(ctx, x_RE);
     auto dnorm = norm_gradients["norm.weight"];
-    rmsnorm_backward(ctx, x_RE, dnorm.tensor, n.tensor, x.tensor, norm["norm.weight"], run.model.norm_eps, dnorm.accumulate);
+    rmsnorm_backward(ctx, x_RE, dnorm.tensor, n.tensor, x.tensor, norm["norm.weight"], run.model.norm_eps,
+                     dnorm.accumulate);
   });
   run.gradients.reduce(std::move(head_gradients));
   run.gradients.reduce(std::move(norm_gradients));
@@ -116,7 +115,8 @@ void forward_backward(const Execution& run, const RankBatch& batch, const Tensor
   head_forward_backward(run, batch, units, x.tensor, loss, loss_scale);
   for (const Tile& from_last : TileLoop(run.ctx, run.model.blocks, 1)) {
     run.between_blocks();
-    block_backward(run, batch, static_cast<int>(run.model.blocks - 1 - from_last.index), x.tensor);  // x holds dL/dx now
+    block_backward(run, batch, static_cast<int>(run.model.blocks - 1 - from_last.index),
+                   x.tensor);  // x holds dL/dx now
   }
   embedding_gradient(run, batch, units.embedding, x.tensor);
 }
@@ -128,9 +128,10 @@ void forward_loss(const Execution& run, const RankBatch& batch, const Tensor& lo
   enter(run.ctx, "head");
   ShardedParameters::Use norm = run.weights.use(units.final_norm);
   ShardedParameters::Use head = run.weights.use(units.head);
-  head_tiles(run, norm, head[units.head_weight()], x.tensor, [&](const Tile& tile, const Held&, const Tensor& logits_RV) {
-    cross_entropy(run.ctx, loss, logits_RV, batch.targets_T.rows(tile.rows), 0.0);
-  });
+  head_tiles(run, norm, head[units.head_weight()], x.tensor,
+             [&](const Tile& tile, const Held&, const Tensor& logits_RV) {
+               cross_entropy(run.ctx, loss, logits_RV, batch.targets_T.rows(tile.rows), 0.0);
+             });
 }
 
 void forward_logits(const Execution& run, const RankBatch& batch, const Tensor& logits_TV) {
@@ -139,9 +140,10 @@ void forward_logits(const Execution& run, const RankBatch& batch, const Tensor& 
   Held x = forward_blocks(run, batch, units, Keep::kNothing);
   ShardedParameters::Use norm = run.weights.use(units.final_norm);
   ShardedParameters::Use head = run.weights.use(units.head);
-  head_tiles(run, norm, head[units.head_weight()], x.tensor, [&](const Tile& tile, const Held&, const Tensor& logits_RV) {
-    copy(run.ctx, StreamKind::kCompute, logits_TV.rows(tile.rows), logits_RV);
-  });
+  head_tiles(run, norm, head[units.head_weight()], x.tensor,
+             [&](const Tile& tile, const Held&, const Tensor& logits_RV) {
+               copy(run.ctx, StreamKind::kCompute, logits_TV.rows(tile.rows), logits_RV);
+             });
 }
 
 }  // namespace untied

@@ -42,7 +42,8 @@ void adamw(Ctx& ctx, const Tensor& working, const Tensor& master, const Tensor& 
   CHECK(step.step >= 1, "adamw: step {} is not counted from 1", step.step);
   if (master.size() == 0) return;
   const bool copies = working.raw() != master.raw();
-  launch(kAdamW, ctx, Cost{.bytes = 7 * moved(master) + (copies ? moved(working) : 0)}, working, master, m, v, grad, step);
+  launch(kAdamW, ctx, Cost{.bytes = 7 * moved(master) + (copies ? moved(working) : 0)}, working, master, m, v, grad,
+         step);
 }
 
 }  // namespace untied

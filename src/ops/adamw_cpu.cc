@@ -1,6 +1,5 @@
 // AdamW on the cpu: PyTorch's operations in PyTorch's order (torch.optim.adamw, single tensor), scalars formed in double, on
 // pieces that stay in L1, so that memory is read and written once. Bound by memory.
-// MEASURED
 #include <cmath>
 
 #include "ops/adamw.h"

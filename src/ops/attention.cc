@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/attention_backends.h"
+#include "ops/attention_calls.h"
 
 namespace untied {
 namespace {
@@ -17,12 +18,14 @@ bool last_is_contiguous(const Tensor& t) { return t.dim(t.rank() - 1) <= 1 || t.
 
 // A tensor of q's shape and type: o, do, dq.
 void check_like_q(const char* name, const Tensor& t, const Tensor& q_hRD) {
-  CHECK(t.shape() == q_hRD.shape() && t.dtype() == q_hRD.dtype(), "attention: {} is {}, q is {}", name, t.str(), q_hRD.str());
+  CHECK(t.shape() == q_hRD.shape() && t.dtype() == q_hRD.dtype(), "attention: {} is {}, q is {}", name, t.str(),
+        q_hRD.str());
   CHECK(last_is_contiguous(t), "attention: the last dimension of {} {} has stride {}", name, t.str(), t.stride(2));
 }
 
 void check_key_values(const char* name, std::span<const KeyValue> kv, const Tensor& q_hRD, DType dtype, dim_t keys) {
-  CHECK(static_cast<dim_t>(kv.size()) == q_hRD.dim(0), "attention: {} {} heads for {} query heads", kv.size(), name, q_hRD.dim(0));
+  CHECK(static_cast<dim_t>(kv.size()) == q_hRD.dim(0), "attention: {} {} heads for {} query heads", kv.size(), name,
+        q_hRD.dim(0));
   for (const KeyValue& head : kv) {
     for (const Tensor* t : {&head.k_SD, &head.v_SD}) {
       CHECK(t->rank() == 2 && t->dim(1) == q_hRD.dim(2) && t->dtype() == dtype && last_is_contiguous(*t),
@@ -34,8 +37,10 @@ void check_key_values(const char* name, std::span<const KeyValue> kv, const Tens
 
 void check_rows(Ctx& ctx, const Tensor& q_hRD, const Tensor& lse_hR, const AttentionRows& rows) {
   CHECK(q_hRD.rank() == 3 && is_activation(q_hRD) && last_is_contiguous(q_hRD), "attention: q is {}", q_hRD.str());
-  CHECK(ctx.device.target() != Backend::kCpu || q_hRD.dtype() == DType::kF32, "attention on the cpu takes fp32, q is {}", q_hRD.str());
-  CHECK(lse_hR.shape() == Shape({q_hRD.dim(0), q_hRD.dim(1)}) && lse_hR.dtype() == DType::kF32 && last_is_contiguous(lse_hR),
+  CHECK(ctx.device.target() != Backend::kCpu || q_hRD.dtype() == DType::kF32,
+        "attention on the cpu takes fp32, q is {}", q_hRD.str());
+  CHECK(lse_hR.shape() == Shape({q_hRD.dim(0), q_hRD.dim(1)}) && lse_hR.dtype() == DType::kF32 &&
+            last_is_contiguous(lse_hR),
         "attention: lse is {}, q is {}", lse_hR.str(), q_hRD.str());
   CHECK(rows.first_row >= 0, "attention: first row {}", rows.first_row);
   CHECK(std::isfinite(rows.scale), "attention: scale {}", rows.scale);
@@ -81,10 +86,9 @@ double attended_pairs(dim_t first, dim_t count, DocumentStarts documents) {
   return pairs;
 }
 
-dim_t attention_workspace(const Device& device, dim_t heads, dim_t rows, dim_t /*keys*/, dim_t head_dim, bool backward) {
+dim_t attention_workspace(const Device& device, dim_t heads, dim_t rows, dim_t keys, dim_t head_dim, bool backward) {
   if (heads == 0 || rows == 0) return 0;
-  // The cuda backend's library plans: a cap until that backend states its own.
-  if (device.target() == Backend::kCuda) return backward ? dim_t{192} << 20 : dim_t{16} << 20;
+  if (device.target() == Backend::kCuda) return attention_scratch_cuda(heads, rows, keys, head_dim, backward).bytes;
   return device.threads() * attention_scratch_cpu(head_dim, backward);
 }
 
@@ -119,14 +123,16 @@ void attention_backward(Ctx& ctx, const Tensor& dq_hRD, std::span<const KeyValue
       CHECK(dkv[i].k_SD.raw() != dkv[j].k_SD.raw() || kv[i].k_SD.raw() == kv[j].k_SD.raw(),
             "attention: query heads {} and {} share dkv but not kv", j, i);
   if (h == 0 || R == 0) return;
-  for (const Tensor* t : {&do_hRD, &q_hRD, &o_hRD}) CHECK(dq_hRD.raw() != t->raw(), "attention: dq {} is an input", dq_hRD.str());
+  for (const Tensor* t : {&do_hRD, &q_hRD, &o_hRD})
+    CHECK(dq_hRD.raw() != t->raw(), "attention: dq {} is an input", dq_hRD.str());
 
   const Cost cost{10.0 * static_cast<double>(D) * pairs_of_call(q_hRD, rows),
                   moved(dq_hRD) + moved(do_hRD) + moved(q_hRD) + moved(o_hRD) + moved(lse_hR) +
                       moved_by_keys(kv, q_hRD, rows) + 2 * moved_by_keys(dkv, q_hRD, rows)};
   const Buffer workspace = ctx.memory.take("attention backward", Category::kWorkspace,
                                            attention_workspace(ctx.device, h, R, keys, D, /*backward=*/true));
-  launch(kBackward, ctx, cost, AttentionBackwardCall{dq_hRD, do_hRD, q_hRD, o_hRD, lse_hR, dkv, kv, rows, workspace.data()});
+  launch(kBackward, ctx, cost,
+         AttentionBackwardCall{dq_hRD, do_hRD, q_hRD, o_hRD, lse_hR, dkv, kv, rows, workspace.data()});
 }
 
 }  // namespace untied

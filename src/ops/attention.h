@@ -17,7 +17,8 @@ struct KeyValue {
 using DocumentStarts = std::span<const dim_t>;
 
 struct AttentionRows {
-  dim_t first_row = 0;       // position in the sequence of query row 0; row i attends keys [start of its document, first_row + i]
+  dim_t first_row =
+      0;  // position in the sequence of query row 0; row i attends keys [start of its document, first_row + i]
   double scale = 1;          // of q.k, 1/sqrt(D)
   DocumentStarts documents;  // empty: one document
 };

@@ -25,9 +25,9 @@ typedef float Lanes __attribute__((vector_size(32), may_alias));
 typedef float LanesInMemory __attribute__((vector_size(32), aligned(4), may_alias));  // at any address
 typedef int IntLanes __attribute__((vector_size(32), may_alias));
 
-inline constexpr dim_t kStripRows = 24;   // query rows of a strip: 3 vectors
-inline constexpr dim_t kPanel = 16;       // columns of a panel: 2 vectors. Panels hold 16 columns of all rows, row by row
-inline constexpr dim_t kKeysPerStep = 12; // what both products divide: 4 and 6
+inline constexpr dim_t kStripRows = 24;  // query rows of a strip: 3 vectors
+inline constexpr dim_t kPanel = 16;  // columns of a panel: 2 vectors. Panels hold 16 columns of all rows, row by row
+inline constexpr dim_t kKeysPerStep = 12;  // what both products divide: 4 and 6
 
 #define UNTIED_INLINE inline __attribute__((always_inline))
 #define UNTIED_KERNEL inline __attribute__((noinline))  // keeps its registers to itself, and its name in a profile
@@ -82,7 +82,8 @@ UNTIED_KERNEL void scores(float* st, const float* a_KD, const float* bt, dim_t D
     const float* const a3 = a2 + D;
     Lanes c[4][3] = {};
     for (dim_t d = 0; d < D; ++d) {
-      const Lanes b[3] = {load(bt + d * kStripRows), load(bt + d * kStripRows + kLanes), load(bt + d * kStripRows + 2 * kLanes)};
+      const Lanes b[3] = {load(bt + d * kStripRows), load(bt + d * kStripRows + kLanes),
+                          load(bt + d * kStripRows + 2 * kLanes)};
       const float a[4] = {a0[d], a1[d], a2[d], a3[d]};
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
@@ -101,8 +102,8 @@ enum class Into { kWrite, kAdd, kScaleAndAdd };
 // and c[i] = x, c[i] + x or scale[i] c[i] + x.  The sum itself starts from zero, in registers: that keeps the sum over many
 // tiles accurate, because each tile is added as one number.
 template <dim_t kAcross, dim_t kInner, Into kInto>
-UNTIED_KERNEL void accumulate(float* c, dim_t c_stride, const float* scale, const float* a, dim_t a_outer, const float* b,
-                       dim_t b_outer, dim_t outer, dim_t inner) {
+UNTIED_KERNEL void accumulate(float* c, dim_t c_stride, const float* scale, const float* a, dim_t a_outer,
+                              const float* b, dim_t b_outer, dim_t outer, dim_t inner) {
   Lanes x[6][2] = {};
   for (dim_t j = 0; j < outer; ++j) {
     const float* aj = a + j * a_outer;
@@ -131,7 +132,8 @@ UNTIED_KERNEL void accumulate(float* c, dim_t c_stride, const float* scale, cons
 
 // Six rows of a strip times the keys of a tile: c[row] (+)= sum over keys of st[key][row] panel[key].
 template <Into kInto>
-UNTIED_INLINE void sum_over_keys(float* c, dim_t c_stride, const float* scale, const float* st, const float* panel, dim_t keys) {
+UNTIED_INLINE void sum_over_keys(float* c, dim_t c_stride, const float* scale, const float* st, const float* panel,
+                                 dim_t keys) {
   accumulate<1, kStripRows, kInto>(c, c_stride, scale, st, 0, panel, 0, 1, keys);
 }
 // Six keys times the rows of several strips: c[key] += sum over strips and rows of st[strip][key][row] panel[strip][row].
@@ -150,7 +152,7 @@ UNTIED_KERNEL void transpose_strip(float* dst, const float* src, dim_t stride, d
         Lanes x[8], y[8];
 #pragma GCC unroll 8
         for (int i = 0; i < 8; ++i) x[i] = load(src + (r + i) * stride + d) * factor;
-        // Pairs of rows, pairs of pairs, halves.
+          // Pairs of rows, pairs of pairs, halves.
 #pragma GCC unroll 4
         for (int i = 0; i < 8; i += 2) {
           y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
@@ -166,7 +168,8 @@ UNTIED_KERNEL void transpose_strip(float* dst, const float* src, dim_t stride, d
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
           store(dst + (d + i) * kStripRows + r, __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
-          store(dst + (d + i + 4) * kStripRows + r, __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+          store(dst + (d + i + 4) * kStripRows + r,
+                __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
         }
       }
     }
@@ -194,7 +197,8 @@ UNTIED_KERNEL void pack_panels(float* panels, const float* src, dim_t stride, di
 
 // dst[row][d] = src[row][d], contiguous; zero for the rows from `rows` up to `padded`.
 UNTIED_KERNEL void pack_rows(float* dst, const float* src, dim_t stride, dim_t rows, dim_t padded, dim_t D) {
-  for (dim_t r = 0; r < rows; ++r) std::memcpy(dst + r * D, src + r * stride, static_cast<std::size_t>(D) * sizeof(float));
+  for (dim_t r = 0; r < rows; ++r)
+    std::memcpy(dst + r * D, src + r * stride, static_cast<std::size_t>(D) * sizeof(float));
   std::memset(dst + rows * D, 0, static_cast<std::size_t>((padded - rows) * D) * sizeof(float));
 }
 

@@ -15,6 +15,7 @@ dim_t pitch(const Tensor& t) { return t.stride(0) * static_cast<dim_t>(size_of(t
 }  // namespace
 
 bool has_plain_rows(const Tensor& t) {
+  if (t.size() == 0) return true;
   dim_t inside = 1;  // elements that one index of the dimension before spans
   for (int i = t.rank() - 1; i >= 0; --i) {
     if (t.dim(i) <= 1) continue;
@@ -31,7 +32,8 @@ bool overlap(const Tensor& a, const Tensor& b) {
   if (begin_a + extent(a, 0) <= begin_b || begin_b + extent(b, 0) <= begin_a) return false;
   if (a.rank() < 2 || b.rank() < 2 || pitch(a) != pitch(b) || !has_plain_rows(a) || !has_plain_rows(b)) return true;
   if (extent(a, 1) > pitch(a) || extent(b, 1) > pitch(b)) return true;  // a single row, of another pitch in truth
-  const dim_t between = ((begin_b - begin_a) % pitch(a) + pitch(a)) % pitch(a);  // from a's row to b's, within one pitch
+  const dim_t between =
+      ((begin_b - begin_a) % pitch(a) + pitch(a)) % pitch(a);  // from a's row to b's, within one pitch
   return between < extent(a, 1) || between + extent(b, 1) > pitch(a);
 }
 

@@ -17,9 +17,11 @@ bool apart_or_same(const Tensor& a, const Tensor& b);
 
 }  // namespace untied
 
-#define CHECK_RANK(tensor, dims) CHECK((tensor).rank() == (dims), "{} is {}, not of {} dimensions", #tensor, (tensor).str(), dims)
+#define CHECK_RANK(tensor, dims) \
+  CHECK((tensor).rank() == (dims), "{} is {}, not of {} dimensions", #tensor, (tensor).str(), dims)
 
-#define CHECK_ACTIVATION(tensor) CHECK(is_activation(tensor), "{} is {}, neither fp32 nor bf16", #tensor, (tensor).str())
+#define CHECK_ACTIVATION(tensor) \
+  CHECK(is_activation(tensor), "{} is {}, neither fp32 nor bf16", #tensor, (tensor).str())
 
 #define CHECK_DTYPE(tensor, wanted) \
   CHECK((tensor).dtype() == (wanted), "{} is {}, not {}", #tensor, (tensor).str(), name_of(wanted))

@@ -25,7 +25,8 @@ constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, double, const Ten
 
 void cross_entropy(Ctx& ctx, const Tensor& loss, const Tensor& logits_RV, const Tensor& targets_R, double scale) {
   CHECK_RANK(logits_RV, 2);
-  CHECK(targets_R.shape() == Shape({logits_RV.dim(0)}), "cross_entropy: targets {} for logits {}", targets_R.str(), logits_RV.str());
+  CHECK(targets_R.shape() == Shape({logits_RV.dim(0)}), "cross_entropy: targets {} for logits {}", targets_R.str(),
+        logits_RV.str());
   CHECK_SHAPE(loss, 1);
   CHECK_DTYPE(loss, DType::kF64);
   CHECK_DTYPE(targets_R, DType::kI32);

@@ -1,7 +1,6 @@
 // Cross entropy on the cpu: rows in parallel, each read three times while it is in L2 (maximum; exp in place and its sum; scale).
 // A row of 128K logits is summed in pieces, fp32 inside a piece and fp64 over pieces: a single fp32 sum would lose four digits.
 // Only the losses of rows are kept, and added in order at the end, so the loss has the same bits for any number of threads.
-// MEASURED
 #include <cmath>
 
 #include "ops/cpu_kernel.h"

@@ -23,8 +23,8 @@ namespace {
 
 constexpr Kernels<const Tensor&, const Tensor&> kCast{"cast", cpu::cast, UNTIED_CUDA_KERNEL(cuda::cast)};
 constexpr Kernels<const Tensor&, const Tensor&> kAdd{"add", cpu::add, UNTIED_CUDA_KERNEL(cuda::add)};
-constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kSumOfSquares{
-    "sum_of_squares", cpu::sum_of_squares, UNTIED_CUDA_KERNEL(cuda::sum_of_squares)};
+constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kSumOfSquares{"sum_of_squares", cpu::sum_of_squares,
+                                                                             UNTIED_CUDA_KERNEL(cuda::sum_of_squares)};
 
 void check(const char* op, const Tensor& dst, const Tensor& src) {
   CHECK(dst.defined() && dst.shape() == src.shape(), "{}: {} from {}", op, dst.str(), src.str());

@@ -1,5 +1,4 @@
 // The small ones on the cpu. bf16 appears here and nowhere else on the cpu: checkpoints and collectives may carry it.
-// MEASURED
 #include <bit>
 #include <type_traits>
 
@@ -39,15 +38,13 @@ dim_t begin_of_run(const Tensor& t, dim_t i) {
 template <class Dst, class Src, class Body>
 void for_runs(const Ctx& ctx, const Tensor& dst, const Tensor& src, Body&& body) {
   if (dst.is_contiguous() && src.is_contiguous()) {
-    parallel_pieces(ctx, dst.size(), [&](Range piece) {
-      body(dst.as<Dst>() + piece.begin, src.as<Src>() + piece.begin, piece.size());
-    });
+    parallel_pieces(ctx, dst.size(),
+                    [&](Range piece) { body(dst.as<Dst>() + piece.begin, src.as<Src>() + piece.begin, piece.size()); });
     return;
   }
   const dim_t run = dst.dim(dst.rank() - 1);
-  parallel_for(ctx, dst.size() / run, run, [&](dim_t i) {
-    body(dst.as<Dst>() + begin_of_run(dst, i), src.as<Src>() + begin_of_run(src, i), run);
-  });
+  parallel_for(ctx, dst.size() / run, run,
+               [&](dim_t i) { body(dst.as<Dst>() + begin_of_run(dst, i), src.as<Src>() + begin_of_run(src, i), run); });
 }
 
 // body(type of dst, type of src) with the tensors' element types.

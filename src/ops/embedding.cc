@@ -17,10 +17,10 @@ void embedding_backward(Ctx& ctx, const Tensor& dtable_VE, const Tensor& ids_T, 
 
 namespace {
 
-constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kForward{
-    "embedding_forward", cpu::embedding_forward, UNTIED_CUDA_KERNEL(cuda::embedding_forward)};
-constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kBackward{
-    "embedding_backward", cpu::embedding_backward, UNTIED_CUDA_KERNEL(cuda::embedding_backward)};
+constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kForward{"embedding_forward", cpu::embedding_forward,
+                                                                        UNTIED_CUDA_KERNEL(cuda::embedding_forward)};
+constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kBackward{"embedding_backward", cpu::embedding_backward,
+                                                                         UNTIED_CUDA_KERNEL(cuda::embedding_backward)};
 
 void check(const Tensor& x_TE, const Tensor& ids_T, const Tensor& table_VE) {
   CHECK_RANK(table_VE, 2);

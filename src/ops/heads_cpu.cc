@@ -1,6 +1,5 @@
 // heads_pack and heads_unpack on the cpu: token by token, so that a token's angles and its row of heads are read once; each
 // head is one contiguous run of D on both sides.
-// MEASURED
 #include "ops/cpu_kernel.h"
 #include "ops/heads.h"
 
@@ -26,7 +25,8 @@ void rotate(float* out, const float* in, const RopeAngles& angles, dim_t r, floa
 
 }  // namespace
 
-void heads_pack(Ctx& ctx, const Tensor& heads_NRD, const Tensor& tokens_RH, std::span<const int> source, const RopeAngles* angles) {
+void heads_pack(Ctx& ctx, const Tensor& heads_NRD, const Tensor& tokens_RH, std::span<const int> source,
+                const RopeAngles* angles) {
   require_f32("heads_pack", {&heads_NRD, &tokens_RH});
   const dim_t N = heads_NRD.dim(0), R = heads_NRD.dim(1), D = heads_NRD.dim(2);
   parallel_for(ctx, R, N * D, [&](dim_t r) {
@@ -39,11 +39,13 @@ void heads_pack(Ctx& ctx, const Tensor& heads_NRD, const Tensor& tokens_RH, std:
   });
 }
 
-void heads_unpack(Ctx& ctx, const Tensor& tokens_RH, const Tensor& heads_NRD, std::span<const int> source, const RopeAngles* angles) {
+void heads_unpack(Ctx& ctx, const Tensor& tokens_RH, const Tensor& heads_NRD, std::span<const int> source,
+                  const RopeAngles* angles) {
   require_f32("heads_unpack", {&heads_NRD, &tokens_RH});
   const dim_t N = heads_NRD.dim(0), R = heads_NRD.dim(1), D = heads_NRD.dim(2), H = tokens_RH.dim(1) / D;
   std::vector<bool> is_first(N);  // of those with its source: it writes, the others add
-  for (dim_t n = 0; n < N; ++n) is_first[n] = std::find(source.begin(), source.begin() + n, source[n]) == source.begin() + n;
+  for (dim_t n = 0; n < N; ++n)
+    is_first[n] = std::find(source.begin(), source.begin() + n, source[n]) == source.begin() + n;
   parallel_for(ctx, R, N * D, [&](dim_t r) {
     for (dim_t n = 0; n < N; ++n) {
       const ConstArray in(run_of(heads_NRD, n, r), D);

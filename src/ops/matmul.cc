@@ -6,13 +6,15 @@
 namespace untied {
 
 namespace cpu {
-void matmul(Ctx& ctx, const Tensor& c_MN, const Tensor& a, const Tensor& b, MatmulOptions options, const Tensor& workspace);
+void matmul(Ctx& ctx, const Tensor& c_MN, const Tensor& a, const Tensor& b, MatmulOptions options,
+            const Tensor& workspace);
 void add_bias(Ctx& ctx, const Tensor& y_RN, const Tensor& bias_N);
 void bias_backward(Ctx& ctx, const Tensor& dbias_N, const Tensor& dy_RN, Accumulate accumulate);
 }  // namespace cpu
 
 namespace cuda {
-void matmul(Ctx& ctx, const Tensor& c_MN, const Tensor& a, const Tensor& b, MatmulOptions options, const Tensor& workspace);
+void matmul(Ctx& ctx, const Tensor& c_MN, const Tensor& a, const Tensor& b, MatmulOptions options,
+            const Tensor& workspace);
 void add_bias(Ctx& ctx, const Tensor& y_RN, const Tensor& bias_N);
 void bias_backward(Ctx& ctx, const Tensor& dbias_N, const Tensor& dy_RN, Accumulate accumulate);
 }  // namespace cuda
@@ -22,8 +24,8 @@ namespace {
 constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, MatmulOptions, const Tensor&> kMatmul{
     "matmul", cpu::matmul, UNTIED_CUDA_KERNEL(cuda::matmul)};
 constexpr Kernels<const Tensor&, const Tensor&> kAddBias{"add_bias", cpu::add_bias, UNTIED_CUDA_KERNEL(cuda::add_bias)};
-constexpr Kernels<const Tensor&, const Tensor&, Accumulate> kBiasBackward{
-    "bias_backward", cpu::bias_backward, UNTIED_CUDA_KERNEL(cuda::bias_backward)};
+constexpr Kernels<const Tensor&, const Tensor&, Accumulate> kBiasBackward{"bias_backward", cpu::bias_backward,
+                                                                          UNTIED_CUDA_KERNEL(cuda::bias_backward)};
 
 const char* name_of_op(bool transposed) { return transposed ? "^T" : ""; }
 
@@ -35,11 +37,12 @@ void matmul(Ctx& ctx, const Tensor& c_MN, const Tensor& a, const Tensor& b, Matm
   const auto [transpose_a, transpose_b, accumulate] = options;
   for (const Tensor* t : {&c_MN, &a, &b}) CHECK(t->rank() == 2, "matmul of {}: not a matrix", t->str());
   const dim_t M = a.dim(transpose_a ? 1 : 0), K = a.dim(transpose_a ? 0 : 1), N = b.dim(transpose_b ? 0 : 1);
-  CHECK(K == b.dim(transpose_b ? 1 : 0) && c_MN.shape() == Shape({M, N}), "matmul: {} is not {}{} times {}{}", c_MN.str(),
-        a.str(), name_of_op(transpose_a), b.str(), name_of_op(transpose_b));
+  CHECK(K == b.dim(transpose_b ? 1 : 0) && c_MN.shape() == Shape({M, N}), "matmul: {} is not {}{} times {}{}",
+        c_MN.str(), a.str(), name_of_op(transpose_a), b.str(), name_of_op(transpose_b));
   CHECK_ACTIVATION(a);
   CHECK_SAME_DTYPE(a, b);
-  CHECK(c_MN.dtype() == a.dtype() || c_MN.dtype() == DType::kF32, "matmul: {} of {} and {}", c_MN.str(), a.str(), b.str());
+  CHECK(c_MN.dtype() == a.dtype() || c_MN.dtype() == DType::kF32, "matmul: {} of {} and {}", c_MN.str(), a.str(),
+        b.str());
   CHECK_ROWS(c_MN);
   CHECK_ROWS(a);
   CHECK_ROWS(b);

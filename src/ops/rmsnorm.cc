@@ -21,9 +21,11 @@ void rmsnorm_backward(Ctx& ctx, const Tensor& dx_RE, const Tensor& dw_E, const T
 
 namespace {
 
-constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, double> kForward{
-    "rmsnorm_forward", cpu::rmsnorm_forward, UNTIED_CUDA_KERNEL(cuda::rmsnorm_forward)};
-constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, Accumulate, const Tensor&>
+constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, double> kForward{"rmsnorm_forward", cpu::rmsnorm_forward,
+                                                                                UNTIED_CUDA_KERNEL(
+                                                                                    cuda::rmsnorm_forward)};
+constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, Accumulate,
+                  const Tensor&>
     kBackward{"rmsnorm_backward", cpu::rmsnorm_backward, UNTIED_CUDA_KERNEL(cuda::rmsnorm_backward)};
 
 // Rows are cut into B equal blocks, each with its own partial sum of dw: enough blocks for every core of a cpu and every
@@ -72,8 +74,9 @@ void rmsnorm_backward(Ctx& ctx, const Tensor& dx_RE, const Tensor& dw_E, const T
   const dim_t blocks = row_blocks(x_RE.dim(0)), E = x_RE.dim(1);
   const Buffer buffer = ctx.memory.take("rmsnorm dw of row blocks", Category::kWorkspace, DType::kF32, {blocks, E});
   const Tensor partial_BE = buffer.tensor(DType::kF32, {blocks, E});
-  launch(kBackward, ctx, Cost{.bytes = 2 * moved(dx_RE) + moved(dy_RE) + moved(x_RE) + 2 * moved(partial_BE) + 2 * moved(dw_E)},
-         dx_RE, dw_E, dy_RE, x_RE, w_E, eps, accumulate_dw, partial_BE);
+  launch(kBackward, ctx,
+         Cost{.bytes = 2 * moved(dx_RE) + moved(dy_RE) + moved(x_RE) + 2 * moved(partial_BE) + 2 * moved(dw_E)}, dx_RE,
+         dw_E, dy_RE, x_RE, w_E, eps, accumulate_dw, partial_BE);
 }
 
 }  // namespace untied

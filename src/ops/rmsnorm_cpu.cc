@@ -1,6 +1,5 @@
 // RMSNorm on the cpu: one row at a time, which stays in L1 or L2 between the pass that sums and the pass that writes.
 // dw is summed over fixed blocks of rows, then over the blocks in order, so no bit depends on the number of threads.
-// MEASURED
 #include <cmath>
 
 #include "ops/cpu_kernel.h"

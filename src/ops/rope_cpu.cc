@@ -1,6 +1,5 @@
 // RoPE angles on the cpu. The phase, up to ten million radians, is formed and reduced to [-pi, pi] in double, where it is exact
 // to 3e-9; what is left fits a float to 1.2e-7, so the float sin and cos of Eigen's packets do the rest.
-// MEASURED
 #include <numbers>
 
 #include "ops/cpu_kernel.h"

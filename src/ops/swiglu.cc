@@ -17,8 +17,8 @@ void swiglu_backward(Ctx& ctx, const Tensor& y_RF, const Tensor& gate_RF, const 
 
 namespace {
 
-constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kForward{
-    "swiglu_forward", cpu::swiglu_forward, UNTIED_CUDA_KERNEL(cuda::swiglu_forward)};
+constexpr Kernels<const Tensor&, const Tensor&, const Tensor&> kForward{"swiglu_forward", cpu::swiglu_forward,
+                                                                        UNTIED_CUDA_KERNEL(cuda::swiglu_forward)};
 constexpr Kernels<const Tensor&, const Tensor&, const Tensor&, const Tensor&> kBackward{
     "swiglu_backward", cpu::swiglu_backward, UNTIED_CUDA_KERNEL(cuda::swiglu_backward)};
 

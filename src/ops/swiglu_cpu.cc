@@ -1,5 +1,4 @@
 // SwiGLU on the cpu: exp by Eigen's packets, in pieces of a row that stay in L1 together with sigmoid(gate).
-// MEASURED
 #include "ops/cpu_kernel.h"
 #include "ops/swiglu.h"
 

@@ -92,7 +92,8 @@ void GradientShards::reduce(Open unit) {
   Tensor sum = shard(id);
   pending_.unit = id;
   if (!(first && place_ == MemoryKind::kDevice)) {
-    pending_.buffer = ctx_.memory.take("reduced gradients", Category::kStaging, DType::kF32, sum.shape(), StreamKind::kComm);
+    pending_.buffer =
+        ctx_.memory.take("reduced gradients", Category::kStaging, DType::kF32, sum.shape(), StreamKind::kComm);
     sum = pending_.buffer.tensor(DType::kF32, sum.shape());
   }
   world_.reduce_scatter(ctx_, StreamKind::kComm, sum, unit.flat_);
@@ -114,7 +115,8 @@ void GradientShards::settle() {
     add(ctx_, kept, sum);
     sum = kept;
   } else if (!now.first) {
-    Buffer before = ctx_.memory.take("gradients so far", Category::kStaging, DType::kF32, kept.shape(), StreamKind::kToDevice);
+    Buffer before =
+        ctx_.memory.take("gradients so far", Category::kStaging, DType::kF32, kept.shape(), StreamKind::kToDevice);
     before.used_on(StreamKind::kCompute);
     ctx_.device.wait(StreamKind::kToDevice, written_to_host_[now.unit]);
     copy(ctx_, StreamKind::kToDevice, before.tensor(DType::kF32, kept.shape()), kept);

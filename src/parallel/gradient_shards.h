@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "parallel/parameter_table.h"
 #include "ops/op.h"
+#include "parallel/parameter_table.h"
 
 namespace untied {
 
@@ -58,8 +58,8 @@ class GradientShards {
  private:
   struct Pending {
     int unit = -1;
-    bool first = false, last = false;   // of the step's reductions of the unit
-    Buffer buffer;   // this reduction's sum, where it is not written to the shard itself
+    bool first = false, last = false;  // of the step's reductions of the unit
+    Buffer buffer;                     // this reduction's sum, where it is not written to the shard itself
     Event done;
   };
   void settle();
@@ -72,7 +72,7 @@ class GradientShards {
   std::vector<int> uses_;
   std::vector<Buffer> shards_;
   std::vector<Event> written_to_host_;
-  std::vector<int> reduced_;     // reductions of each unit in this micro-batch
+  std::vector<int> reduced_;                 // reductions of each unit in this micro-batch
   int micro_batches_ = 0, micro_batch_ = 0;  // of the step; the current one, from 1
   Pending pending_;
   Buffer squares_;

@@ -15,31 +15,31 @@ enum class HeadAxis { kNone, kQueryRows, kQueryCols, kKeyRows };
 enum class Init { kNormal, kOnes, kZeros };
 
 struct Parameter {
-  std::string name;    // as Hugging Face names it
-  Shape shape;         // as in the checkpoint, [out, in] for matrices
+  std::string name;  // as Hugging Face names it
+  Shape shape;       // as in the checkpoint, [out, in] for matrices
   HeadAxis heads = HeadAxis::kNone;
   Init init = Init::kNormal;
-  bool decays = false; // weight decay: matrices only
+  bool decays = false;  // weight decay: matrices only
   int unit = 0;
-  dim_t offset = 0;    // first element inside the unit's flat buffer; a multiple of 64
+  dim_t offset = 0;  // first element inside the unit's flat buffer; a multiple of 64
 };
 
 // What is gathered and reduced together.
 enum class UnitKind { kEmbedding, kAttention, kMlp, kFinalNorm, kHead };
 struct Unit {
   UnitKind kind;
-  int block = -1;                // for attention and MLP
-  std::string name;              // "block 3 attention"
-  std::vector<int> parameters;   // indices into the table
-  dim_t size = 0;                // elements of the flat buffer, gaps included
+  int block = -1;               // for attention and MLP
+  std::string name;             // "block 3 attention"
+  std::vector<int> parameters;  // indices into the table
+  dim_t size = 0;               // elements of the flat buffer, gaps included
 };
 
 class ParameterTable {
  public:
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
-  int unit(UnitKind kind, int block = -1) const;          // a tied head is the embedding's unit
-  int find(const std::string& name) const;                // -1 when there is none
+  int unit(UnitKind kind, int block = -1) const;  // a tied head is the embedding's unit
+  int find(const std::string& name) const;        // -1 when there is none
   // Index of the parameter `suffix` ("q_proj.weight") of a unit, -1 when the model has none (biases).
   int in_unit(int unit, const std::string& suffix) const;
 

@@ -72,7 +72,8 @@ KeyValueExchange collect(const Stage& stage, std::vector<KeyValueMove> RankStage
     else exchange.runs.push_back({head, head + 1});
   }
   for (int head : heads)
-    exchange.source.push_back(static_cast<int>(std::lower_bound(distinct.begin(), distinct.end(), head) - distinct.begin()));
+    exchange.source.push_back(
+        static_cast<int>(std::lower_bound(distinct.begin(), distinct.end(), head) - distinct.begin()));
   exchange.first_piece.push_back(0);
   for (const RankStage& rank : stage.ranks) {
     const int count = static_cast<int>((rank.*moves).size());
@@ -85,10 +86,11 @@ KeyValueExchange collect(const Stage& stage, std::vector<KeyValueMove> RankStage
 }  // namespace
 
 HeadSchedule make_head_schedule(dim_t heads, dim_t kv_heads, int ranks, int heads_per_stage) {
-  CHECK(heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0 && ranks >= 1, "{} heads, {} key/value heads, {} ranks", heads,
-        kv_heads, ranks);
+  CHECK(heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0 && ranks >= 1, "{} heads, {} key/value heads, {} ranks",
+        heads, kv_heads, ranks);
   if (heads_per_stage < 1 || heads_per_stage > heads)
-    throw ConfigError("--heads-per-stage {}: the model has {} query heads, so 1 to {} are legal", heads_per_stage, heads, heads);
+    throw ConfigError("--heads-per-stage {}: the model has {} query heads, so 1 to {} are legal", heads_per_stage,
+                      heads, heads);
 
   HeadSchedule schedule;
   schedule.heads = heads;

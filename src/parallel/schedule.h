@@ -19,23 +19,23 @@ struct KeyValueMove {
 
 // One rank's part of a stage.
 struct RankStage {
-  Range heads;                          // its query heads, in working order
-  std::vector<int> slot_of_head;        // the key/value buffer of each
-  std::vector<KeyValueMove> arrivals;   // before the stage
-  std::vector<KeyValueMove> departures; // after the stage: no later stage of this rank needs them
+  Range heads;                           // its query heads, in working order
+  std::vector<int> slot_of_head;         // the key/value buffer of each
+  std::vector<KeyValueMove> arrivals;    // before the stage
+  std::vector<KeyValueMove> departures;  // after the stage: no later stage of this rank needs them
 };
 
 // All ranks' moves of one stage, as the side that projects (or sums gradients) sees them. `pieces` lists them rank by rank.
 struct KeyValueExchange {
-  std::vector<Range> runs;              // the distinct heads, as runs of the working order
-  int distinct = 0;                     // heads in all runs
-  std::vector<int> source;              // for each piece, its head's place among the distinct
-  std::vector<int> first_piece;         // of each rank, P + 1 entries
-  int rounds = 0;                       // most pieces of any rank: one exchange moves one piece per rank
+  std::vector<Range> runs;       // the distinct heads, as runs of the working order
+  int distinct = 0;              // heads in all runs
+  std::vector<int> source;       // for each piece, its head's place among the distinct
+  std::vector<int> first_piece;  // of each rank, P + 1 entries
+  int rounds = 0;                // most pieces of any rank: one exchange moves one piece per rank
 };
 
 struct Stage {
-  Range heads;                          // of all ranks, in working order; rank by rank
+  Range heads;  // of all ranks, in working order; rank by rank
   std::vector<RankStage> ranks;
   KeyValueExchange arrivals, departures;
 };
@@ -43,10 +43,10 @@ struct Stage {
 struct HeadSchedule {
   dim_t heads = 0, kv_heads = 0;
   int ranks = 0;
-  std::vector<int> query_order;         // working position -> canonical head
+  std::vector<int> query_order;  // working position -> canonical head
   std::vector<int> kv_order;
   std::vector<Stage> stages;
-  int kv_slots = 0;                     // key/value buffers a rank needs, the most of any rank
+  int kv_slots = 0;  // key/value buffers a rank needs, the most of any rank
 };
 
 // Rank p attends a contiguous range of canonical heads, so it needs the fewest key/value heads there can be; a stage takes U
@@ -57,8 +57,8 @@ HeadSchedule make_head_schedule(dim_t heads, dim_t kv_heads, int ranks, int head
 // Tokens are sharded in order: rank p holds rows [pT, (p+1)T). The exchange of rows [a, b) of every shard brings P blocks of
 // query rows to each rank; block p is rows [pT + a, pT + b) of the sequence and attends keys [0, pT + b).
 struct QueryBlock {
-  int source;   // the rank whose tokens they are
-  Range rows;   // of the sequence
+  int source;  // the rank whose tokens they are
+  Range rows;  // of the sequence
 };
 std::vector<QueryBlock> query_blocks(int ranks, dim_t tokens, Range rows);
 

@@ -46,8 +46,10 @@ void ShardedParameters::abandon_walk() {
 }
 
 ShardedParameters::Gather ShardedParameters::gather(int unit) {
-  Gather gather{unit, ctx_.memory.take("gathered unit", Category::kGathered, dtype_,
-                                       {padded_size(table_.units()[unit], world_.size())}, StreamKind::kComm), {}};
+  Gather gather{unit,
+                ctx_.memory.take("gathered unit", Category::kGathered, dtype_,
+                                 {padded_size(table_.units()[unit], world_.size())}, StreamKind::kComm),
+                {}};
   const Tensor full = gather.buffer.tensor(dtype_, {padded_size(table_.units()[unit], world_.size())});
   world_.all_gather(ctx_, StreamKind::kComm, full, shard(unit));
   gather.done = ctx_.device.record(StreamKind::kComm);

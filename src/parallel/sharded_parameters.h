@@ -17,8 +17,8 @@ dim_t padded_size(const Unit& unit, int ranks);
 // A part of this rank's shard that belongs to one parameter.
 struct ShardPiece {
   int parameter;
-  Range in_shard;       // elements of the shard
-  dim_t in_parameter;   // first element of the parameter (working order)
+  Range in_shard;      // elements of the shard
+  dim_t in_parameter;  // first element of the parameter (working order)
 };
 std::vector<ShardPiece> shard_pieces(const ParameterTable& table, int unit, int rank, int ranks);
 
@@ -37,8 +37,8 @@ class ShardedParameters {
   // A gathered unit. The buffer goes back when this does.
   class Use {
    public:
-    Tensor operator[](const char* suffix) const;               // "q_proj.weight": the parameter's whole tensor
-    std::optional<Tensor> find(const char* suffix) const;      // nullopt when the model has no such parameter (biases)
+    Tensor operator[](const char* suffix) const;           // "q_proj.weight": the parameter's whole tensor
+    std::optional<Tensor> find(const char* suffix) const;  // nullopt when the model has no such parameter (biases)
     Tensor flat() const { return flat_; }
 
    private:

@@ -35,7 +35,8 @@ std::vector<RunConfig> rungs(const RunConfig& config) {
     if (c.store == "auto") c.store = name_of(rung.store);
     if (c.optimizer_state == OptimizerPlace::kAuto) c.optimizer_state = rung.optimizer;
     if (c.save_activations == SavePolicy::kAuto) c.save_activations = rung.save;
-    if (std::none_of(list.begin(), list.end(), [&](const RunConfig& other) { return same(c, other); })) list.push_back(c);
+    if (std::none_of(list.begin(), list.end(), [&](const RunConfig& other) { return same(c, other); }))
+      list.push_back(c);
   }
   return list;
 }

@@ -19,7 +19,7 @@ struct Choice {
   Layout layout;
   MemoryPlan plan;
   bool fits = false;
-  std::string limited_by;   // "device memory (activations ...)": what would have to be larger, or "" when it fits
+  std::string limited_by;  // "device memory (activations ...)": what would have to be larger, or "" when it fits
 };
 
 // The first that fits of: all on the device; saved activations on the host; the optimizer's state there too; attention run
@@ -27,8 +27,8 @@ struct Choice {
 Choice choose_layout(const RunConfig& config, const ModelConfig& model, Backend target, const MemoryLimits& limits);
 
 struct LongestContext {
-  dim_t tokens = 0;         // 0: not even the shortest fits
-  std::string limited_by;   // of one step more
+  dim_t tokens = 0;        // 0: not even the shortest fits
+  std::string limited_by;  // of one step more
 };
 // To 1/256 of its length, in multiples of 1024 where it is longer.
 LongestContext longest_context(RunConfig config, const ModelConfig& model, Backend target, const MemoryLimits& limits);

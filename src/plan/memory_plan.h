@@ -10,16 +10,16 @@
 namespace untied {
 
 struct MemoryPeak {
-  dim_t bytes = 0;                 // what the arena must hold
-  Usage usage;                     // by category at that moment; the rest is space between buffers
-  std::string at;                  // where the program was
+  dim_t bytes = 0;  // what the arena must hold
+  Usage usage;      // by category at that moment; the rest is space between buffers
+  std::string at;   // where the program was
 };
 
 struct MemoryPlan {
-  MemoryPeak device, host;         // of the rank that needs most
+  MemoryPeak device, host;                               // of the rank that needs most
   std::vector<MemoryPeak> device_of_rank, host_of_rank;  // one entry per rank
-  Trace step;                      // work of one step of one rank
-  double seconds = 0;              // what planning took
+  Trace step;                                            // work of one step of one rank
+  double seconds = 0;                                    // what planning took
 };
 
 MemoryPlan plan_memory(const Layout& layout, const ModelConfig& model);

@@ -29,7 +29,10 @@ std::string table(const char* title, const MemoryPeak& peak, dim_t outside, dim_
 Json json_of(const MemoryPeak& peak, dim_t outside, dim_t capacity) {
   Json categories = Json::object();
   for (const Line& line : lines_of(peak, outside)) categories[line.name] = line.bytes;
-  return {{"peak_bytes", peak.bytes + outside}, {"capacity_bytes", capacity}, {"categories", categories}, {"peak_at", peak.at}};
+  return {{"peak_bytes", peak.bytes + outside},
+          {"capacity_bytes", capacity},
+          {"categories", categories},
+          {"peak_at", peak.at}};
 }
 
 const char* name_of(SavePolicy policy) { return policy == SavePolicy::kRecompute ? "recompute" : "attention"; }
@@ -45,8 +48,9 @@ std::string plan_summary(const Choice& choice) {
 std::string plan_text(const PlanReport& report) {
   const Choice& choice = report.choice;
   const dim_t outside = outside_arena(choice.layout.target);
-  std::string text = format("{} parameters, context {}\n{}\n\n", format_count(static_cast<double>(parameter_count(report.model))),
-                            format_tokens(choice.layout.context), describe(choice.layout, report.model));
+  std::string text =
+      format("{} parameters, context {}\n{}\n\n", format_count(static_cast<double>(parameter_count(report.model))),
+             format_tokens(choice.layout.context), describe(choice.layout, report.model));
   text += table("device memory", choice.plan.device, outside, report.limits.device) + "\n";
   text += table("host memory", choice.plan.host, 0, report.limits.host) + "\n";
   text += choice.fits ? "fits\n" : format("does not fit: {}\n", choice.limited_by);
@@ -79,7 +83,8 @@ Json plan_json(const PlanReport& report) {
   return {{"fits", choice.fits},
           {"device", json_of(choice.plan.device, outside_arena(choice.layout.target), report.limits.device)},
           {"host", json_of(choice.plan.host, 0, report.limits.host)},
-          {"disk", {{"peak_bytes", 0}, {"capacity_bytes", nullptr}, {"categories", Json::object()}, {"peak_at", nullptr}}},
+          {"disk",
+           {{"peak_bytes", 0}, {"capacity_bytes", nullptr}, {"categories", Json::object()}, {"peak_at", nullptr}}},
           {"step_seconds", nullptr},  // not simulated yet
           {"tokens_per_second_per_rank", nullptr},
           {"longest_context", report.longest.tokens},

@@ -14,7 +14,7 @@ struct PlanReport {
 };
 
 std::string plan_text(const PlanReport& report);
-Json plan_json(const PlanReport& report);   // the contract's `plan --json`
+Json plan_json(const PlanReport& report);  // the contract's `plan --json`
 // One line for the start of a run.
 std::string plan_summary(const Choice& choice);
 Json layout_json(const Layout& layout);

@@ -10,9 +10,12 @@ enum class DType : std::uint8_t { kF32, kBF16, kF16, kF64, kI32, kI64, kU8 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: case DType::kI32: return 4;
-    case DType::kBF16: case DType::kF16: return 2;
-    case DType::kF64: case DType::kI64: return 8;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kBF16:
+    case DType::kF16: return 2;
+    case DType::kF64:
+    case DType::kI64: return 8;
     case DType::kU8: return 1;
   }
   return 0;

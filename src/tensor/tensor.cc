@@ -49,8 +49,8 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::slice(int dim, Range range) const {
   CHECK(dim >= 0 && dim < rank(), "slice of dimension {} of {}", dim, str());
-  CHECK(0 <= range.begin && range.begin <= range.end && range.end <= shape_[dim], "slice [{}, {}) of dimension {} of {}",
-        range.begin, range.end, dim, str());
+  CHECK(0 <= range.begin && range.begin <= range.end && range.end <= shape_[dim],
+        "slice [{}, {}) of dimension {} of {}", range.begin, range.end, dim, str());
   Tensor view = *this;
   view.shape_[dim] = range.size();
   view.data_ = static_cast<std::byte*>(data_) + range.begin * strides_[dim] * static_cast<dim_t>(size_of(dtype_));

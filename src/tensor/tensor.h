@@ -49,14 +49,16 @@ class Tensor {
 
   void* raw() const { return data_; }
   template <class T>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
   float* f32() const { return as<float>(); }
 
   // Views. `slice` narrows one dimension to [range), keeping the strides; `rows` is dimension 0.
   Tensor slice(int dim, Range range) const;
   Tensor rows(Range range) const { return slice(0, range); }
   Tensor rows(dim_t begin, dim_t end) const { return slice(0, {begin, end}); }
-  Tensor index(dim_t i) const;             // drops dimension 0
+  Tensor index(dim_t i) const;               // drops dimension 0
   Tensor reshape(const Shape& shape) const;  // contiguous tensors only; same number of elements
   Tensor flat() const { return reshape({size()}); }
 
@@ -72,6 +74,6 @@ class Tensor {
 }  // namespace untied
 
 // Checks a tensor's whole shape; the message names the tensor and both shapes.
-#define CHECK_SHAPE(tensor, ...)                                                            \
-  CHECK((tensor).shape() == ::untied::Shape({__VA_ARGS__}), "{} is {}, not {}", #tensor,     \
-        (tensor).str(), ::untied::Shape({__VA_ARGS__}).str())
+#define CHECK_SHAPE(tensor, ...)                                                                         \
+  CHECK((tensor).shape() == ::untied::Shape({__VA_ARGS__}), "{} is {}, not {}", #tensor, (tensor).str(), \
+        ::untied::Shape({__VA_ARGS__}).str())

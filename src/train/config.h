@@ -18,23 +18,24 @@ enum class OptimizerPlace { kAuto, kDevice, kHost };
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
 struct RunConfig {
-  std::string model;                  // folder or preset
+  std::string model;  // folder or preset
   std::vector<std::string> data, eval_data;
-  std::string out, log, resume;
-  dim_t context = 0;                  // S
+  std::string out, log;
+  bool resume = false;
+  dim_t context = 0;  // S
   dim_t steps = 0;
 
   DeviceKind device = DeviceKind::kAuto;
-  std::optional<DType> dtype;         // default: fp32 on cpu, bf16 on cuda
-  int ranks = 0;                      // 0: the GPUs, or 1
-  int ring = 1;                       // R
-  int ulysses = 0;                    // P; 0: all of C
-  int data_parallel = 0;              // 0: ranks / (R*P)
-  int heads_per_stage = 0;            // U; 0: automatic
+  std::optional<DType> dtype;                         // default: fp32 on cpu, bf16 on cuda
+  int ranks = 0;                                      // 0: the GPUs, or 1
+  int ring = 1;                                       // R
+  int ulysses = 0;                                    // P; 0: all of C
+  int data_parallel = 0;                              // 0: ranks / (R*P)
+  int heads_per_stage = 0;                            // U; 0: automatic
   dim_t query_tile = 0, mlp_tile = 0, loss_tile = 0;  // rows of one rank; 0: automatic
-  std::string method;                 // ulysses | upipe | ring | usp | untied
+  std::string method;                                 // ulysses | upipe | ring | usp | untied
   SavePolicy save_activations = SavePolicy::kAuto;
-  std::string store = "auto";         // device | host | auto | a folder
+  std::string store = "auto";  // device | host | auto | a folder
   OptimizerPlace optimizer_state = OptimizerPlace::kAuto;
   bool deterministic = false;
   std::optional<dim_t> device_memory, host_memory;  // bytes; host per node
@@ -46,7 +47,7 @@ struct RunConfig {
   int accumulate = 1;
   std::uint64_t seed = 0;
 
-  std::string tokenizer;              // "bytes", or a file
+  std::string tokenizer;  // "bytes", or a file
   LongDocuments long_documents = LongDocuments::kSplit;
   Packing packing = Packing::kDocuments;
   bool shuffle = false;

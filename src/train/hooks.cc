@@ -11,8 +11,8 @@ class LogStep final : public Hook {
   void after_step(RankState& rank, const StepRecord& r) override {
     if (rank.world->rank() != 0) return;
     const double rate = static_cast<double>(r.tokens) / r.seconds;
-    run_.log->say(format("step {:>5}  loss {:<9.6g} grad norm {:<9.6g} lr {:<9.3g} {:>8} tokens  {}  {:.1f} tokens/s", r.step,
-                         r.stats.loss, r.stats.grad_norm, r.lr, r.tokens, format_seconds(r.seconds), rate));
+    run_.log->say(format("step {:>5}  loss {:<9.6g} grad norm {:<9.6g} lr {:<9.3g} {:>8} tokens  {}  {:.1f} tokens/s",
+                         r.step, r.stats.loss, r.stats.grad_norm, r.lr, r.tokens, format_seconds(r.seconds), rate));
     run_.log->record({{"kind", "step"},
                       {"step", r.step},
                       {"loss", r.stats.loss},

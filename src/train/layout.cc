@@ -41,20 +41,23 @@ Layout resolve_layout(const RunConfig& config, const ModelConfig& model, Backend
   layout.ranks = std::max(1, config.ranks);
   layout.ulysses = config.ulysses > 0 ? config.ulysses : layout.ranks;
   if (layout.ulysses != layout.ranks)
-    throw ConfigError("--ulysses {} with {} ranks: the ranks beyond would need ring attention or data parallelism, which are "
-                      "not available yet; {} is", layout.ulysses, layout.ranks, layout.ranks);
+    throw ConfigError(
+        "--ulysses {} with {} ranks: the ranks beyond would need ring attention or data parallelism, which are "
+        "not available yet; {} is",
+        layout.ulysses, layout.ranks, layout.ranks);
   layout.context = config.context;
   if (layout.context < 1) throw ConfigError("--context {}: at least 1 token is needed", config.context);
   layout.tokens = ceil_div(layout.context, layout.ulysses);
   layout.heads_per_stage = config.heads_per_stage > 0 ? config.heads_per_stage : automatic_heads(layout, model);
   if (layout.heads_per_stage > model.heads)
-    throw ConfigError("--heads-per-stage {}: the model has {} query heads, so 1 to {} are legal", layout.heads_per_stage,
-                      model.heads, model.heads);
+    throw ConfigError("--heads-per-stage {}: the model has {} query heads, so 1 to {} are legal",
+                      layout.heads_per_stage, model.heads, model.heads);
   layout.tiles = automatic_tiles(layout, model);
   if (config.query_tile > 0) layout.tiles.query = config.query_tile;
   if (config.mlp_tile > 0) layout.tiles.mlp = config.mlp_tile;
   if (config.loss_tile > 0) layout.tiles.loss = config.loss_tile;
-  for (dim_t* tile : {&layout.tiles.query, &layout.tiles.mlp, &layout.tiles.loss}) *tile = std::min(*tile, layout.tokens);
+  for (dim_t* tile : {&layout.tiles.query, &layout.tiles.mlp, &layout.tiles.loss})
+    *tile = std::min(*tile, layout.tokens);
 
   layout.save = config.save_activations == SavePolicy::kAuto ? SavePolicy::kAttention : config.save_activations;
   layout.store = config.store == "host" ? Tier::kHost : Tier::kDevice;

@@ -10,18 +10,18 @@ namespace untied {
 
 struct Layout {
   Backend target = Backend::kCpu;
-  DType dtype = DType::kF32;       // activations and working weights
-  int ranks = 1;                   // W
-  int ulysses = 1;                 // P
-  int heads_per_stage = 1;         // U
-  dim_t context = 0;               // S as asked for
-  dim_t tokens = 0;                // T, rows of a rank; P*T >= S
+  DType dtype = DType::kF32;  // activations and working weights
+  int ranks = 1;              // W
+  int ulysses = 1;            // P
+  int heads_per_stage = 1;    // U
+  dim_t context = 0;          // S as asked for
+  dim_t tokens = 0;           // T, rows of a rank; P*T >= S
   Tiling tiles;
   SavePolicy save = SavePolicy::kAttention;
   Tier store = Tier::kHost;
   MemoryKind optimizer = MemoryKind::kDevice;
   int accumulate = 1;
-  int threads = 1;                 // of one rank (cpu)
+  int threads = 1;  // of one rank (cpu)
 };
 
 // Everything that does not depend on what fits. Fields that the user left to `auto` and that do get the value that is fastest

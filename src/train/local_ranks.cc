@@ -9,7 +9,8 @@ namespace untied {
 void run_local_ranks(int ranks, const std::function<void(std::shared_ptr<Communicator>)>& body) {
   std::vector<std::shared_ptr<Communicator>> communicators;
   if (ranks == 1) communicators.push_back(make_self_communicator());
-  else for (auto& c : make_thread_communicators(ranks)) communicators.push_back(std::move(c));
+  else
+    for (auto& c : make_thread_communicators(ranks)) communicators.push_back(std::move(c));
 
   std::mutex mutex;
   std::exception_ptr first;

@@ -73,8 +73,8 @@ void Optimizer::step(Ctx& ctx, ShardedParameters& weights, const GradientShards&
         const Range in_piece{here.begin - piece.rows.begin, here.end - piece.rows.begin};
         AdamWStep mine = step;
         if (!table_.parameters()[p.parameter].decays) mine.weight_decay = 0;
-        adamw(ctx, working.rows(here), master.tensor().rows(in_piece), m.tensor().rows(in_piece), v.tensor().rows(in_piece),
-              gradient.tensor().rows(in_piece), mine);
+        adamw(ctx, working.rows(here), master.tensor().rows(in_piece), m.tensor().rows(in_piece),
+              v.tensor().rows(in_piece), gradient.tensor().rows(in_piece), mine);
       }
       ctx.device.order(StreamKind::kCompute, StreamKind::kToHost);
       for (const Streamed* state : {&m, &v}) state->take_back(ctx);

@@ -9,15 +9,15 @@ namespace untied {
 
 struct Probe {
   double loss = 0, grad_norm = 0;
-  std::map<std::string, std::vector<float>> gradients;   // whole, canonical order, by Hugging Face name
-  std::vector<dim_t> device_peaks, host_peaks;            // bytes, of each rank's arenas
+  std::map<std::string, std::vector<float>> gradients;  // whole, canonical order, by Hugging Face name
+  std::vector<dim_t> device_peaks, host_peaks;          // bytes, of each rank's arenas
 };
 
 // run.data, format and log are not used.
 Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>> micro_batches);
 
 struct Difference {
-  double worst = 0;          // relative: norm of the difference over the norm of the reference
+  double worst = 0;  // relative: norm of the difference over the norm of the reference
   std::string parameter;
 };
 // The parameter whose gradient differs most. A gradient that should be zero is measured against the largest one's norm.

@@ -34,8 +34,9 @@ void Progress::end_step(double seconds) {
 }
 
 std::string Progress::line(double in_step) const {
-  std::string text = step_ == 0 ? place_.snapshot()
-                                : format("step {} of {}: {}, {}", step_, steps_, place_.snapshot(), format_seconds(in_step));
+  std::string text = step_ == 0
+                         ? place_.snapshot()
+                         : format("step {} of {}: {}, {}", step_, steps_, place_.snapshot(), format_seconds(in_step));
   if (last_seconds_ > 0) {
     const double left = last_seconds_ * static_cast<double>(steps_ - step_ + 1) - in_step;
     if (left > 0) text += format("; about {} left", format_seconds(left));

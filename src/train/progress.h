@@ -18,7 +18,7 @@ class Progress {
   Progress(RunLog& log, const Place& place);
   ~Progress();
   void begin_step(dim_t step, dim_t steps);
-  void end_step(double seconds);   // the last step's duration says when this one will end
+  void end_step(double seconds);  // the last step's duration says when this one will end
 
  private:
   void watch();

@@ -12,13 +12,14 @@ dim_t lse_width(const HeadSchedule& heads, int rank) {
   return width;
 }
 
-SavedActivations make_saved(Ctx& ctx, const Layout& layout, const ModelConfig& model, const HeadSchedule& heads, int rank) {
+SavedActivations make_saved(Ctx& ctx, const Layout& layout, const ModelConfig& model, const HeadSchedule& heads,
+                            int rank) {
   const int blocks = static_cast<int>(model.blocks);
   const bool recompute = layout.save == SavePolicy::kRecompute;
   const int outputs = recompute ? 1 : blocks;
-  return {recompute,
-          SavedTensor(ctx, layout.store, "block inputs", blocks, layout.dtype, layout.tokens, model.hidden),
-          SavedTensor(ctx, layout.store, "attention outputs", outputs, layout.dtype, layout.tokens, model.heads * model.head_dim),
+  return {recompute, SavedTensor(ctx, layout.store, "block inputs", blocks, layout.dtype, layout.tokens, model.hidden),
+          SavedTensor(ctx, layout.store, "attention outputs", outputs, layout.dtype, layout.tokens,
+                      model.heads * model.head_dim),
           SavedTensor(ctx, layout.store, "attention lse", outputs, DType::kF32, layout.tokens, lse_width(heads, rank))};
 }
 
@@ -32,14 +33,10 @@ Held hold_host(Ctx& ctx, const char* name, DType dtype, const Shape& shape, Cate
 
 RankState::RankState(const Layout& layout_, const ModelConfig& model_, std::unique_ptr<Device> device,
                      std::shared_ptr<Communicator> world_, dim_t device_capacity, dim_t host_capacity)
-    : layout(layout_),
-      model(model_),
-      table(model),
+    : layout(layout_), model(model_), table(model),
       heads(make_head_schedule(model.heads, model.kv_heads, layout.ulysses, layout.heads_per_stage)),
-      rope(rope_frequencies(model.rope, model.head_dim)),
-      world(std::move(world_)),
-      memory(std::move(device), device_capacity, host_capacity),
-      weights(ctx(), table, *world, layout.dtype),
+      rope(rope_frequencies(model.rope, model.head_dim)), world(std::move(world_)),
+      memory(std::move(device), device_capacity, host_capacity), weights(ctx(), table, *world, layout.dtype),
       gradients(ctx(), table, *world, layout.optimizer, unit_uses(table)),
       optimizer(ctx(), table, world->rank(), world->size(), layout.dtype, layout.optimizer),
       saved(make_saved(ctx(), layout, model, heads, world->rank())),

@@ -31,9 +31,9 @@ struct RankState {
   GradientShards gradients;
   Optimizer optimizer;
   SavedActivations saved;
-  Held ids, targets, positions;   // int32 [T]
-  Held batch_staging;             // int32 [3, T], host
-  Held scalars, scalars_host;     // fp64 [3]: loss sum, gradient norm squared, ranks that ask to stop
+  Held ids, targets, positions;  // int32 [T]
+  Held batch_staging;            // int32 [3, T], host
+  Held scalars, scalars_host;    // fp64 [3]: loss sum, gradient norm squared, ranks that ask to stop
 };
 
 }  // namespace untied

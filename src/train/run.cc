@@ -49,7 +49,8 @@ void save(const Run& run, RankState& rank, CheckpointWriter& writer, dim_t step)
   run.log->record({{"kind", "checkpoint"}, {"step", step}, {"path", run.config.out}});
 }
 
-RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandonment, std::shared_ptr<Communicator> world) {
+RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandonment,
+                  std::shared_ptr<Communicator> world) {
   const std::unique_ptr<RankState> rank = start_rank(run, std::move(world));
   const bool speaks = rank->world->rank() == 0;
   std::optional<Progress> progress;
@@ -92,7 +93,8 @@ RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandon
 
 std::unique_ptr<RankState> start_rank(const Run& run, std::shared_ptr<Communicator> world) {
   const int me = world->rank();
-  auto rank = std::make_unique<RankState>(run.layout, run.model, run.make_device(), std::move(world), run.device_bytes[me], run.host_bytes[me]);
+  auto rank = std::make_unique<RankState>(run.layout, run.model, run.make_device(), std::move(world),
+                                          run.device_bytes[me], run.host_bytes[me]);
   load_weights(*rank, run.weights.get());
   return rank;
 }

@@ -19,8 +19,8 @@ struct Run {
   RunConfig config;
   ModelConfig model;
   Layout layout;
-  std::vector<dim_t> device_bytes, host_bytes;   // planned, of each rank
-  std::function<std::unique_ptr<Device>()> make_device;   // one for each rank
+  std::vector<dim_t> device_bytes, host_bytes;           // planned, of each rank
+  std::function<std::unique_ptr<Device>()> make_device;  // one for each rank
   std::shared_ptr<const WeightSource> weights;
   std::shared_ptr<const Dataset> data, eval_data;  // eval_data may be null
   CheckpointFormat format;

@@ -16,10 +16,10 @@ class RunLog {
   ~RunLog();
   RunLog(const RunLog&) = delete;
 
-  void record(const Json& line);            // {"kind": ..., ...}; numbers that are not finite become null
-  void say(const std::string& line);        // stdout
-  void note(const std::string& line);       // stderr
-  void warn(const std::string& line);       // stderr, and {"kind":"warning"}
+  void record(const Json& line);       // {"kind": ..., ...}; numbers that are not finite become null
+  void say(const std::string& line);   // stdout
+  void note(const std::string& line);  // stderr
+  void warn(const std::string& line);  // stderr, and {"kind":"warning"}
   // Where the run is, on a terminal's last line; an empty text clears it.
   void progress(const std::string& text);
 

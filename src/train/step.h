@@ -11,17 +11,17 @@
 namespace untied {
 
 struct StepStats {
-  double loss = 0;        // mean over the valid targets of all ranks and micro-batches
-  double grad_norm = 0;   // global, before clipping
-  bool stop = false;      // some rank was asked to stop
+  double loss = 0;       // mean over the valid targets of all ranks and micro-batches
+  double grad_norm = 0;  // global, before clipping
+  bool stop = false;     // some rank was asked to stop
 };
 
 struct StepOptions {
-  AdamWStep adamw;           // lr, betas, ..., step number; gradient_scale is set here
-  double clip = 0;           // 0: off
-  bool update = true;        // false: gradients only
-  std::function<bool()> asks_to_stop = [] { return false; };   // asked once the gradients are there
-  std::function<void()> between_blocks = [] {};   // may throw StepAbandoned, on all ranks alike
+  AdamWStep adamw;                                            // lr, betas, ..., step number; gradient_scale is set here
+  double clip = 0;                                            // 0: off
+  bool update = true;                                         // false: gradients only
+  std::function<bool()> asks_to_stop = [] { return false; };  // asked once the gradients are there
+  std::function<void()> between_blocks = [] {};               // may throw StepAbandoned, on all ranks alike
 };
 
 // A step given up between two blocks: nothing has changed, and the rank's state can be saved or go on.

@@ -43,7 +43,9 @@ void gather_unit(RankState& rank, const Tensor& shard, MemoryKind place, Each&& 
     mine.buffer.used_on(StreamKind::kToDevice);
     Held full = hold(ctx, "gathered piece", shard.dtype(), {W * piece.size()}, Category::kStaging);
     Held wide = hold(ctx, "gathered piece in fp32", DType::kF32, {W * piece.size()}, Category::kStaging);
-    Held host{ctx.host.take("gathered piece", Category::kStaging, DType::kF32, wide.tensor.shape(), StreamKind::kToHost), {}};
+    Held host{ctx.host.take("gathered piece", Category::kStaging, DType::kF32, wide.tensor.shape(),
+                            StreamKind::kToHost),
+              {}};
     host.tensor = host.buffer.tensor(DType::kF32, wide.tensor.shape());
     if (place == MemoryKind::kHost) {
       copy(ctx, StreamKind::kToDevice, mine.tensor, shard.rows(piece.rows));
@@ -110,7 +112,8 @@ void load_weights(RankState& rank, const WeightSource* source) {
     const Tensor working = rank.weights.shard(unit);
     const dim_t n = working.dim(0);
     for (const Tile& piece : TileLoop(ctx, n, std::min(n, kPieceElements))) {
-      Held host{ctx.host.take("loaded piece", Category::kStaging, DType::kF32, {piece.size()}, StreamKind::kToDevice), {}};
+      Held host{ctx.host.take("loaded piece", Category::kStaging, DType::kF32, {piece.size()}, StreamKind::kToDevice),
+                {}};
       host.tensor = host.buffer.tensor(DType::kF32, {piece.size()});
       Held near = hold(ctx, "loaded piece", DType::kF32, {piece.size()}, Category::kStaging);
       near.buffer.used_on(StreamKind::kToDevice);
@@ -147,23 +150,26 @@ void save_weights(RankState& rank, CheckpointWriter* writer) {
   const bool masters = rank.optimizer.has_master();
   for (int unit = 0; unit < static_cast<int>(rank.table.units().size()); ++unit) {
     const Tensor shard = masters ? rank.optimizer.master(unit) : rank.weights.shard(unit);
-    gather_unit(rank, shard, masters ? rank.optimizer.place() : MemoryKind::kDevice, [&](Range flat, const float* data) {
-      if (!writer) return;
-      for_each_run(rank, unit, flat, [&](const Parameter& p, const OrderRun& run, dim_t at) {
-        writer->write(p.name, run.canonical, run.size, data + at);
-      });
-    });
+    gather_unit(rank, shard, masters ? rank.optimizer.place() : MemoryKind::kDevice,
+                [&](Range flat, const float* data) {
+                  if (!writer) return;
+                  for_each_run(rank, unit, flat, [&](const Parameter& p, const OrderRun& run, dim_t at) {
+                    writer->write(p.name, run.canonical, run.size, data + at);
+                  });
+                });
   }
 }
 
 void collect_gradients(RankState& rank, const EachParameter& each) {
   rank.ctx().device.synchronize();
-  collect(rank, [&](int unit) { return rank.gradients.shard(unit); }, rank.gradients.place(), each);
+  collect(
+      rank, [&](int unit) { return rank.gradients.shard(unit); }, rank.gradients.place(), each);
 }
 
 void collect_weights(RankState& rank, const EachParameter& each) {
   rank.ctx().device.synchronize();
-  collect(rank, [&](int unit) { return rank.weights.shard(unit); }, MemoryKind::kDevice, each);
+  collect(
+      rank, [&](int unit) { return rank.weights.shard(unit); }, MemoryKind::kDevice, each);
 }
 
 }  // namespace untied

@@ -1,73 +1,10 @@
 // The built program from outside: exit codes, one line on stderr when something is wrong, results on stdout.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "support/cli.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 
-extern char** environ;
-
+namespace untied::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string read(const fs::path& path) {
-  if (!fs::is_regular_file(path)) return "";  // /dev/full has no end
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-class Cli : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("untied_cli_test." + std::to_string(getpid()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  fs::path path(const std::string& name) const { return folder_ / name; }
-  std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name)) << text;
-    return path(name);
-  }
-
-  // Words are separated by spaces; no shell is involved.
-  Outcome run(const std::string& line) const {
-    std::istringstream in(line);
-    std::vector<std::string> words{UNTIED_BINARY};
-    words.insert(words.end(), std::istream_iterator<std::string>(in), {});
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-
-    const std::string out = path("stdout"), err = path("stderr");
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
-    posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
-    pid_t child = 0;
-    int status = -1;
-    EXPECT_EQ(posix_spawn(&child, UNTIED_BINARY, &files, nullptr, argv.data(), environ), 0) << UNTIED_BINARY;
-    waitpid(child, &status, 0);
-    posix_spawn_file_actions_destroy(&files);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
-  }
-
- private:
-  fs::path folder_;
-};
 
 TEST_F(Cli, HelpGoesToStdout) {
   for (const char* line : {"", "--help", "-h", "--version", "train --help", "plan -h", "verify --help", "bench --help",
@@ -172,3 +109,4 @@ TEST_F(Cli, AFullDiskBehindStdoutIsAFailure) {
 }
 
 }  // namespace
+}  // namespace untied::test

@@ -133,7 +133,7 @@ TEST(Options, FillTheirFields) {
   EXPECT_FALSE(i.run.deterministic);
   EXPECT_EQ(i.run.packing, Packing::kConcat);
   EXPECT_EQ(i.run.long_documents, LongDocuments::kDrop);
-  EXPECT_TRUE(i.resume);
+  EXPECT_TRUE(i.run.resume);
   EXPECT_EQ(i.run.log, "l");
   EXPECT_TRUE(i.given.contains("ulysses"));
   EXPECT_FALSE(i.given.contains("ring"));

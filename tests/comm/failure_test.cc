@@ -16,11 +16,13 @@ constexpr StreamKind kStream = StreamKind::kComm;
 
 Tensor floats(std::vector<float>& v) { return Tensor(v.data(), DType::kF32, {static_cast<dim_t>(v.size())}); }
 
-// Runs the world, and fails the test if it takes a second.
-std::vector<std::string> run_quickly(int ranks, const std::function<void(Rank)>& body, const WorldOptions& options = {}) {
+// Runs the world, and fails the test if it does not end soon: within a second on any machine that has the time, and no failure
+// is noticed by a timeout. The limit leaves room for a machine that is busy with ten other things.
+std::vector<std::string> run_quickly(int ranks, const std::function<void(Rank)>& body,
+                                     const WorldOptions& options = {}) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::string> errors = run_ranks(ranks, body, options);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
   return errors;
 }
 
@@ -88,28 +90,27 @@ TEST(Failure, AnotherThreadMayAbort) {
 
 TEST(Failure, ARankThatJustGoesAwayIsNoticed) {
   for (bool throws : {false, true}) {
-    const auto errors = run_quickly(
-        3,
-        [&](Rank r) {
-          if (r.rank() == 0 && throws) throw RunError("nobody hears of this");
-          if (r.rank() == 0) return;
-          sum_once(r);
-        },
-        {.abort_on_error = false});
+    const auto errors = run_quickly(3,
+                                    [&](Rank r) {
+                                      if (r.rank() == 0 && throws) throw RunError("nobody hears of this");
+                                      if (r.rank() == 0) return;
+                                      sum_once(r);
+                                    },
+                                    {.abort_on_error = false});
     for (int r : {1, 2})
       EXPECT_EQ(errors[r], "all_reduce was given up; rank 0 of 3: left the group while others still communicate");
   }
 }
 
 TEST(Failure, LeavingAfterTheLastCollectiveIsNoFailure) {
-  for (int round = 0; round < 50; ++round) EXPECT_EQ(failures(run_ranks(4, sum_once)), "");
+  for (int round = 0; round < 20; ++round) EXPECT_EQ(failures(run_ranks(4, sum_once)), "");
 }
 
 // ---- calls that do not match
 
 struct Mismatch {
   const char* name;
-  std::function<void(Rank)> odd;   // what rank 1 calls instead of all_reduce of 3 fp32
+  std::function<void(Rank)> odd;  // what rank 1 calls instead of all_reduce of 3 fp32
   const char* says;
 };
 
@@ -121,41 +122,41 @@ TEST_P(MismatchTest, EndsEveryRankAndNamesBothCalls) {
       if (r.rank() == 1) GetParam().odd(r);
       else sum_once(r);
     });
-    const std::string expected = format(
-        "given up; the ranks' collectives do not match: rank 0 calls all_reduce of 3 fp32, rank 1 calls {}", GetParam().says);
+    const std::string expected =
+        format("given up; the ranks' collectives do not match: rank 0 calls all_reduce of 3 fp32, rank 1 calls {}",
+               GetParam().says);
     for (const std::string& error : errors) expect_contains(error, expected);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Calls, MismatchTest,
-    testing::Values(
-        Mismatch{"Op", [](Rank r) { r.comm.barrier(r.ctx); }, "barrier"},
-        Mismatch{"Broadcast",
-                 [](Rank r) {
-                   std::vector<float> v(3);
-                   r.comm.broadcast(r.ctx, kStream, floats(v), 1);
-                 },
-                 "broadcast of 3 fp32 from rank 1"},
-        Mismatch{"Count",
-                 [](Rank r) {
-                   std::vector<float> v(4);
-                   r.comm.all_reduce(r.ctx, kStream, floats(v));
-                 },
-                 "all_reduce of 4 fp32"},
-        Mismatch{"Type",
-                 [](Rank r) {
-                   std::vector<std::int32_t> v(3);
-                   r.comm.all_reduce(r.ctx, kStream, Tensor(v.data(), DType::kI32, {3}));
-                 },
-                 "all_reduce of 3 int32"},
-        Mismatch{"Reduction",
-                 [](Rank r) {
-                   std::vector<float> v(3);
-                   r.comm.all_reduce(r.ctx, kStream, floats(v), Reduce::kMax);
-                 },
-                 "all_reduce of 3 fp32 (max)"}),
-    [](const auto& mismatch) { return std::string(mismatch.param.name); });
+INSTANTIATE_TEST_SUITE_P(Calls, MismatchTest,
+                         testing::Values(Mismatch{"Op", [](Rank r) { r.comm.barrier(r.ctx); }, "barrier"},
+                                         Mismatch{"Broadcast",
+                                                  [](Rank r) {
+                                                    std::vector<float> v(3);
+                                                    r.comm.broadcast(r.ctx, kStream, floats(v), 1);
+                                                  },
+                                                  "broadcast of 3 fp32 from rank 1"},
+                                         Mismatch{"Count",
+                                                  [](Rank r) {
+                                                    std::vector<float> v(4);
+                                                    r.comm.all_reduce(r.ctx, kStream, floats(v));
+                                                  },
+                                                  "all_reduce of 4 fp32"},
+                                         Mismatch{"Type",
+                                                  [](Rank r) {
+                                                    std::vector<std::int32_t> v(3);
+                                                    r.comm.all_reduce(r.ctx, kStream,
+                                                                      Tensor(v.data(), DType::kI32, {3}));
+                                                  },
+                                                  "all_reduce of 3 int32"},
+                                         Mismatch{"Reduction",
+                                                  [](Rank r) {
+                                                    std::vector<float> v(3);
+                                                    r.comm.all_reduce(r.ctx, kStream, floats(v), Reduce::kMax);
+                                                  },
+                                                  "all_reduce of 3 fp32 (max)"}),
+                         [](const auto& mismatch) { return std::string(mismatch.param.name); });
 
 TEST(Failure, PiecesOfAnAllToAllMustMatch) {
   const auto errors = run_quickly(3, [](Rank r) {
@@ -168,13 +169,15 @@ TEST(Failure, PiecesOfAnAllToAllMustMatch) {
     r.comm.all_to_all(r.ctx, kStream, send, recv);
   });
   for (const std::string& error : errors)
-    EXPECT_EQ(error, "all_to_all was given up; all_to_all does not match: rank 2 sends 3 fp32 to rank 0, which expects 4 fp32");
+    EXPECT_EQ(
+        error,
+        "all_to_all was given up; all_to_all does not match: rank 2 sends 3 fp32 to rank 0, which expects 4 fp32");
 }
 
 // ---- memory of a rank that unwinds must not be read by another: aborts at random moments, under the sanitizers
 
 TEST(Failure, AbortsAtAnyMomentAreClean) {
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 16; ++round) {
     std::atomic<int> ended = 0;
     run_ranks(4, [&](Rank r) {
       struct Count {
@@ -182,7 +185,8 @@ TEST(Failure, AbortsAtAnyMomentAreClean) {
         ~Count() { ++n; }
       } count{ended};
       for (int i = 0;; ++i) {
-        std::vector<float> v(3000, static_cast<float>(r.rank())), full(12000);  // freed as soon as the call ends or throws
+        std::vector<float> v(3000, static_cast<float>(r.rank())),
+            full(12000);  // freed as soon as the call ends or throws
         r.comm.all_reduce(r.ctx, kStream, floats(v));
         CHECK(v[0] == 6 && v[2999] == 6, "sum {}", v[0]);
         r.comm.all_gather(r.ctx, kStream, floats(full), floats(v));

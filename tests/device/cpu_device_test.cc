@@ -135,7 +135,7 @@ TEST(LazyCopies, EventsOfFinishedWorkAreOver) {
   const Event copied = device->record(StreamKind::kToHost);
   EXPECT_TRUE(copied.pending());
   device->synchronize();
-  device->wait(StreamKind::kCompute, copied);     // twice is harmless
+  device->wait(StreamKind::kCompute, copied);  // twice is harmless
   device->wait(StreamKind::kToDevice, copied);
   EXPECT_FALSE(device->record(StreamKind::kToDevice).pending());  // nothing was queued for it
 }

@@ -48,7 +48,8 @@ void write_checkpoint(const std::string& folder, const ParameterTable& table, co
   writer.finish();
 }
 
-void write_small_checkpoint(const std::string& folder, bool tied = false, std::uint64_t max_file_bytes = 5'000'000'000) {
+void write_small_checkpoint(const std::string& folder, bool tied = false,
+                            std::uint64_t max_file_bytes = 5'000'000'000) {
   const ModelConfig config = small_config(tied);
   const ModelParameters table(config);
   CheckpointFormat format = new_checkpoint_format(config, table);
@@ -185,7 +186,8 @@ TEST(Checkpoint, KeepsMixedTypesConfigAndSideFiles) {
   std::vector<std::string> expected = names_in(folder / "a");
   std::erase(expected, "optimizer.pt");
   EXPECT_EQ(names_in(folder / "b"), expected);
-  for (const std::string& name : expected) EXPECT_EQ(read_text(folder / "a/" + name), read_text(folder / "b/" + name)) << name;
+  for (const std::string& name : expected)
+    EXPECT_EQ(read_text(folder / "a/" + name), read_text(folder / "b/" + name)) << name;
 }
 
 TEST(Checkpoint, DoublePrecisionIsSavedAsSingle) {
@@ -299,7 +301,8 @@ TEST(CheckpointReader, RefusesFoldersThatAreNone) {
   write_text(folder / "a/pytorch_model.bin", "x");
   EXPECT_TRUE(contains(message_of([&] { CheckpointReader::open(folder / "a"); }), "convert it to safetensors"));
   write_text(folder / "a/model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
-  EXPECT_TRUE(contains(message_of([&] { CheckpointReader::open(folder / "a"); }), "model.safetensors: is a Git LFS pointer"));
+  EXPECT_TRUE(
+      contains(message_of([&] { CheckpointReader::open(folder / "a"); }), "model.safetensors: is a Git LFS pointer"));
 }
 
 TEST(CheckpointReader, OpensTheCachedSnapshotOfAHubName) {
@@ -344,30 +347,55 @@ TEST(CheckpointReader, ChecksEveryParameterByName) {
   };
   const Row rows[] = {
       {"nothing", false, [](Tensors&) {}, ""},
-      {"one missing", false, [](Tensors& t) { std::erase_if(t, [](auto& x) { return x.name == "model.norm.weight"; }); },
+      {"one missing", false,
+       [](Tensors& t) { std::erase_if(t, [](auto& x) { return x.name == "model.norm.weight"; }); },
        "parameter \"model.norm.weight\" is missing"},
       {"many missing", false, [](Tensors& t) { t.erase(t.begin(), t.begin() + 3); },
        "parameter \"model.embed_tokens.weight\" is missing (and 2 more)"},
       {"head missing", false, [](Tensors& t) { t.pop_back(); },
        "parameter \"lm_head.weight\" is missing; expected it, as config.json does not set tie_word_embeddings"},
-      {"wrong size", false, [](Tensors& t) { named(t, "model.embed_tokens.weight").shape = {21, 8}; },
+      {"wrong size", false,
+       [](Tensors& t) {
+         named(t, "model.embed_tokens.weight").shape = {21, 8};
+       },
        "model.safetensors: tensor \"model.embed_tokens.weight\" has shape [21,8], expected [20,8] by config.json"},
-      {"transposed", false, [](Tensors& t) { named(t, "model.layers.1.mlp.up_proj.weight").shape = {8, 12}; },
+      {"transposed", false,
+       [](Tensors& t) {
+         named(t, "model.layers.1.mlp.up_proj.weight").shape = {8, 12};
+       },
        "\"model.layers.1.mlp.up_proj.weight\" has shape [8,12], expected [12,8]"},
       {"flat", false, [](Tensors& t) { named(t, "model.layers.0.mlp.up_proj.weight").shape = {96}; }, "has shape [96]"},
-      {"a bias that the config denies", false, [](Tensors& t) { t.push_back({"model.layers.0.self_attn.q_proj.bias", FileDType::kF32, {8}}); },
+      {"a bias that the config denies", false,
+       [](Tensors& t) {
+         t.push_back({"model.layers.0.self_attn.q_proj.bias", FileDType::kF32, {8}});
+       },
        "tensor \"model.layers.0.self_attn.q_proj.bias\" is no parameter of the model that config.json describes"},
-      {"a block too many", false, [](Tensors& t) { t.push_back({"model.layers.2.input_layernorm.weight", FileDType::kF32, {8}}); },
+      {"a block too many", false,
+       [](Tensors& t) {
+         t.push_back({"model.layers.2.input_layernorm.weight", FileDType::kF32, {8}});
+       },
        "\"model.layers.2.input_layernorm.weight\" is no parameter"},
       {"old frequencies", false,
-       [](Tensors& t) { t.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", FileDType::kF32, {2}}); }, ""},
+       [](Tensors& t) {
+         t.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", FileDType::kF32, {2}});
+       },
+       ""},
       {"tied", true, [](Tensors&) {}, ""},
-      {"tied, with a head of zeros", true, [](Tensors& t) { t.push_back({"lm_head.weight", FileDType::kF32, {20, 8}}); }, ""},
+      {"tied, with a head of zeros", true,
+       [](Tensors& t) {
+         t.push_back({"lm_head.weight", FileDType::kF32, {20, 8}});
+       },
+       ""},
       {"tied, with a head of another type", true,
-       [](Tensors& t) { t.push_back({"lm_head.weight", FileDType::kBF16, {20, 8}}); },
+       [](Tensors& t) {
+         t.push_back({"lm_head.weight", FileDType::kBF16, {20, 8}});
+       },
        "tensor \"lm_head.weight\" differs from \"model.embed_tokens.weight\""},
       {"tied, with a head of another size", true,
-       [](Tensors& t) { t.push_back({"lm_head.weight", FileDType::kF32, {10, 8}}); }, "\"lm_head.weight\" differs"},
+       [](Tensors& t) {
+         t.push_back({"lm_head.weight", FileDType::kF32, {10, 8}});
+       },
+       "\"lm_head.weight\" differs"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.what);
@@ -416,10 +444,10 @@ TEST(CheckpointReader, FollowsTheIndexButNeverOutOfTheFolder) {
     write_text(index_path, changed.dump());
     return error_in(folder / "a");
   };
-  for (const char* name : {"../a/model-00001-of-00006.safetensors", "/etc/passwd", "x/y.safetensors", "..\\x.safetensors", "",
-                           ".", "config.json"})
-    EXPECT_TRUE(contains(error_with("lm_head.weight", name),
-                         "index.json: tensor \"lm_head.weight\" is said to be in " + shown(name) + ", expected the name of"))
+  for (const char* name : {"../a/model-00001-of-00006.safetensors", "/etc/passwd", "x/y.safetensors",
+                           "..\\x.safetensors", "", ".", "config.json"})
+    EXPECT_TRUE(contains(error_with("lm_head.weight", name), "index.json: tensor \"lm_head.weight\" is said to be in " +
+                                                                 shown(name) + ", expected the name of"))
         << name;
   EXPECT_TRUE(contains(error_with("lm_head.weight", 7), "is said to be in 7, expected"));
   EXPECT_TRUE(contains(error_with("lm_head.weight", "none.safetensors"), "a/none.safetensors: no such file"));

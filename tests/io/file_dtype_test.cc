@@ -36,8 +36,9 @@ float decode(std::uint16_t bits, int mantissa_bits) {
   const int mantissa = bits & ((1 << mantissa_bits) - 1);
   const float sign = bits >> 15 ? -1.0f : 1.0f;
   if (exponent == (1 << exponent_bits) - 1) return mantissa ? std::nanf("") : sign * kInf;
-  return sign * (exponent ? std::ldexp(static_cast<float>(mantissa + (1 << mantissa_bits)), exponent - bias - mantissa_bits)
-                          : std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits));
+  return sign * (exponent
+                     ? std::ldexp(static_cast<float>(mantissa + (1 << mantissa_bits)), exponent - bias - mantissa_bits)
+                     : std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits));
 }
 
 struct SixteenBits {
@@ -80,7 +81,9 @@ TEST_P(SixteenBitTest, RoundsToNearestTiesToEven) {
     to_f32(bytes, GetParam().dtype, 1, &result);
     return result;
   };
-  const auto next = [&](std::uint16_t bits) { return decode(static_cast<std::uint16_t>(bits + 1), GetParam().mantissa_bits); };
+  const auto next = [&](std::uint16_t bits) {
+    return decode(static_cast<std::uint16_t>(bits + 1), GetParam().mantissa_bits);
+  };
   std::mt19937 random(1);
   for (int i = 0; i < 20'000; ++i) {
     // Between two neighbours, of any magnitude, subnormals included; the last one is infinite in neither format.

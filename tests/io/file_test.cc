@@ -113,7 +113,8 @@ TEST(WriteFileAtomically, ReplacesAllOrNothing) {
   EXPECT_EQ(read_text(folder / "a"), "two");
   {
     const FileSizeLimit limit(4);
-    EXPECT_TRUE(contains(message_of<RunError>([&] { write_file_atomically(folder / "a", "much too long"); }), "cannot write"));
+    EXPECT_TRUE(
+        contains(message_of<RunError>([&] { write_file_atomically(folder / "a", "much too long"); }), "cannot write"));
   }
   EXPECT_EQ(read_text(folder / "a"), "two");
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});

@@ -26,10 +26,11 @@ std::string error_with(const std::string& patch) {
 
 // Every field, as text: two configs are equal when their texts are.
 std::string str(const ModelConfig& c) {
-  return format("{} E{} L{} H{} K{} D{} F{} V{} eps {} std {} tied {} bias {} {} context {} rope {} {} {} {} {} {} {}", c.family,
-                c.hidden, c.blocks, c.heads, c.kv_heads, c.head_dim, c.mlp, c.vocab, c.norm_eps, c.init_std, c.tied,
-                c.attention_bias, c.mlp_bias, c.max_context, static_cast<int>(c.rope.type), c.rope.theta, c.rope.factor,
-                c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.original_context, name_of(c.dtype));
+  return format("{} E{} L{} H{} K{} D{} F{} V{} eps {} std {} tied {} bias {} {} context {} rope {} {} {} {} {} {} {}",
+                c.family, c.hidden, c.blocks, c.heads, c.kv_heads, c.head_dim, c.mlp, c.vocab, c.norm_eps, c.init_std,
+                c.tied, c.attention_bias, c.mlp_bias, c.max_context, static_cast<int>(c.rope.type), c.rope.theta,
+                c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.original_context,
+                name_of(c.dtype));
 }
 
 TEST(HfConfig, ReadsEveryField) {
@@ -83,9 +84,11 @@ TEST(HfConfig, RopeInBothLayouts) {
       {R"("rope_scaling": {"type": "linear", "rope_type": "default"})", "0 10000 1 1 4 8192"},
       // whole numbers where fractions are expected
       {R"("rope_theta": 1000, "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
-          "high_freq_factor": 4})", "1 1000 8 1 4 128"},
+          "high_freq_factor": 4})",
+       "1 1000 8 1 4 128"},
       // both layouts at once: rope_scaling wins unless it is empty; theta is its own, then the top level's
-      {R"("rope_theta": 7, "rope_scaling": {)" + llama3 + R"(}, "rope_parameters": {"rope_theta": 8})", "1 7 8 1 4 128"},
+      {R"("rope_theta": 7, "rope_scaling": {)" + llama3 + R"(}, "rope_parameters": {"rope_theta": 8})",
+       "1 7 8 1 4 128"},
       {R"("rope_theta": 7, "rope_scaling": {"rope_type": "default", "rope_theta": 8})", "0 8 1 1 4 8192"},
       {R"("rope_theta": 7, "rope_scaling": {}, "rope_parameters": {"rope_theta": 8})", "0 8 1 1 4 8192"},
       {R"("rope_theta": 7, "rope_parameters": {"rope_type": "default", "rope_theta": null})", "0 7 1 1 4 8192"},
@@ -110,7 +113,8 @@ TEST(HfConfig, DTypeByEitherName) {
 TEST(HfConfig, RefusesByName) {
   const std::pair<const char*, const char*> rows[] = {
       // other models
-      {R"({"model_type": "qwen3"})", "f: model_type is \"qwen3\", expected \"llama\", the only family supported so far"},
+      {R"({"model_type": "qwen3"})",
+       "f: model_type is \"qwen3\", expected \"llama\", the only family supported so far"},
       {R"({"model_type": null})", "model_type is missing, expected \"llama\""},
       {R"({"model_type": 3})", "model_type is 3, expected a string"},
       {R"({"architectures": ["LlamaForSequenceClassification"]})",
@@ -126,14 +130,17 @@ TEST(HfConfig, RefusesByName) {
       {R"({"pretraining_tp": 2})", "pretraining_tp is 2, expected 1"},
       {R"({"attention_dropout": 0.1})", "attention_dropout is 0.1, expected 0"},
       {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor is 0.5, expected 1"},
-      {R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", "rope_parameters.partial_rotary_factor is 0.5, expected 1"},
+      {R"({"rope_parameters": {"partial_rotary_factor": 0.5}})",
+       "rope_parameters.partial_rotary_factor is 0.5, expected 1"},
       {R"({"rope_parameters": {"rope_type": "yarn"}})",
        "rope_parameters.rope_type is \"yarn\", expected \"default\" or \"llama3\": this one is not supported yet"},
       {R"({"rope_scaling": {"type": "linear", "factor": 2}})", "rope_scaling.type is \"linear\", expected"},
       {R"({"rope_scaling": {"rope_type": "dynamic"}})", "not supported yet"},
       {R"({"rope_scaling": {"rope_type": "longrope"}})", "not supported yet"},
-      {R"({"rope_scaling": {"rope_type": "su"}})", "rope_scaling.rope_type is \"su\", expected \"default\" or \"llama3\""},
-      {R"({"rope_parameters": {"full_attention": {"rope_theta": 1}}})", "rope_parameters.full_attention is {\"rope_theta\":1}, expected no"},
+      {R"({"rope_scaling": {"rope_type": "su"}})",
+       "rope_scaling.rope_type is \"su\", expected \"default\" or \"llama3\""},
+      {R"({"rope_parameters": {"full_attention": {"rope_theta": 1}}})",
+       "rope_parameters.full_attention is {\"rope_theta\":1}, expected no"},
       {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})", "rope_scaling.low_freq_factor is missing"},
       {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}})",
        "high_freq_factor is 4, expected more than low_freq_factor, which is 4"},
@@ -149,9 +156,11 @@ TEST(HfConfig, RefusesByName) {
       {R"({"dtype": null, "torch_dtype": "auto"})", "torch_dtype is \"auto\", expected"},
       // sizes
       {R"({"hidden_size": 0})", "hidden_size is 0, expected 1 to"},
-      {R"({"head_dim": null, "hidden_size": 33})", "hidden_size is 33, expected a multiple of num_attention_heads, which is 4"},
+      {R"({"head_dim": null, "hidden_size": 33})",
+       "hidden_size is 33, expected a multiple of num_attention_heads, which is 4"},
       {R"({"head_dim": null, "num_attention_heads": 0})", "num_attention_heads, which is 0"},
-      {R"({"num_key_value_heads": 3})", "num_key_value_heads is 3, expected a divisor of num_attention_heads, which is 4"},
+      {R"({"num_key_value_heads": 3})",
+       "num_key_value_heads is 3, expected a divisor of num_attention_heads, which is 4"},
       {R"({"max_position_embeddings": -1})", "max_position_embeddings is -1"},
   };
   for (const auto& [patch, expected] : rows) EXPECT_TRUE(contains(error_with(patch), expected)) << patch;

@@ -30,19 +30,20 @@ TEST(HubCache, Names) {
 
 TEST(HubCache, FindsTheMainSnapshotWhereverTheCacheIs) {
   const TemporaryFolder folder;
-  const Environment no_cache("HF_HUB_CACHE", nullptr), no_hub_home("HF_HOME", nullptr), no_xdg("XDG_CACHE_HOME", nullptr),
-      home("HOME", folder.path().c_str());
-  for (const auto& [variable, value, hub] : {std::tuple{"HF_HUB_CACHE", folder / "a", folder / "a"},
-                                             std::tuple{"HF_HOME", folder / "b", folder / "b/hub"},
-                                             std::tuple{"XDG_CACHE_HOME", folder / "c", folder / "c/huggingface/hub"},
-                                             std::tuple{"HOME", folder / "d", folder / "d/.cache/huggingface/hub"}}) {
+  const Environment no_cache("HF_HUB_CACHE", nullptr), no_hub_home("HF_HOME", nullptr),
+      no_xdg("XDG_CACHE_HOME", nullptr), home("HOME", folder.path().c_str());
+  for (const auto& [variable, value, hub] :
+       {std::tuple{"HF_HUB_CACHE", folder / "a", folder / "a"}, std::tuple{"HF_HOME", folder / "b", folder / "b/hub"},
+        std::tuple{"XDG_CACHE_HOME", folder / "c", folder / "c/huggingface/hub"},
+        std::tuple{"HOME", folder / "d", folder / "d/.cache/huggingface/hub"}}) {
     const Environment place(variable, value.c_str());
     const std::string model = hub + "/models--org--name";
     const std::string error = message_of([] { find_in_hub_cache("org/name"); });
     EXPECT_EQ(error, "org/name: no such folder, and not in the Hugging Face cache (" + model +
                          "); untied never downloads, `hf download org/name` does");
     write_text(model + "/refs/main", "0123abcd\n");
-    EXPECT_TRUE(contains(message_of([] { find_in_hub_cache("org/name"); }), model + "/snapshots/0123abcd; untied never"));
+    EXPECT_TRUE(
+        contains(message_of([] { find_in_hub_cache("org/name"); }), model + "/snapshots/0123abcd; untied never"));
     std::filesystem::create_directories(model + "/snapshots/0123abcd");
     EXPECT_EQ(find_in_hub_cache("org/name"), model + "/snapshots/0123abcd");
     write_text(model + "/refs/main", "../../elsewhere");

@@ -40,8 +40,8 @@ TEST(Json, RefusesInOneLineThatNamesThePlace) {
       {"[01]", "column 4"},
       {"1e999", "number overflow"},
       {"\"\xff\"", "UTF-8"},
-      {"\"\xc0\xaf\"", "UTF-8"},            // overlong
-      {"\"\xed\xa0\x80\"", "UTF-8"},        // a surrogate
+      {"\"\xc0\xaf\"", "UTF-8"},      // overlong
+      {"\"\xed\xa0\x80\"", "UTF-8"},  // a surrogate
       {R"("\ud800")", "surrogate"},
       {"\"a\nb\"", "control character"},
       {"\"" + std::string(5000, 'x'), "missing closing quote"},

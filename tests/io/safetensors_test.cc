@@ -47,15 +47,29 @@ TEST(SafetensorsHeader, ReadsWhatTheFormatAllows) {
       {"scalar", R"({"a":)" + row("F32", "[]", "[0,4]") + "}", 4, {"a"}},
       {"empty tensor", R"({"a":)" + row("F32", "[3,0,2]", "[0,0]") + "}", 0, {"a"}},
       {"huge but empty", R"({"a":)" + row("F32", "[0,9223372036854775807]", "[0,0]") + "}", 0, {"a"}},
-      {"empty between two", R"({"c":)" + row("U8", "[1]", "[1,2]") + R"(,"b":)" + row("U8", "[0]", "[1,1]") + R"(,"a":)" +
-                                row("U8", "[1]", "[0,1]") + "}", 2, {"a", "b", "c"}},
-      {"file order is not name order", R"({"a":)" + row("BF16", "[2]", "[4,8]") + R"(,"b":)" + row("F32", "[1]", "[0,4]") + "}",
-       8, {"b", "a"}},
-      {"unaligned", R"({"a":)" + row("U8", "[1]", "[0,1]") + R"(,"b":)" + row("F64", "[1]", "[1,9]") + "}", 9, {"a", "b"}},
+      {"empty between two",
+       R"({"c":)" + row("U8", "[1]", "[1,2]") + R"(,"b":)" + row("U8", "[0]", "[1,1]") + R"(,"a":)" +
+           row("U8", "[1]", "[0,1]") + "}",
+       2,
+       {"a", "b", "c"}},
+      {"file order is not name order",
+       R"({"a":)" + row("BF16", "[2]", "[4,8]") + R"(,"b":)" + row("F32", "[1]", "[0,4]") + "}",
+       8,
+       {"b", "a"}},
+      {"unaligned",
+       R"({"a":)" + row("U8", "[1]", "[0,1]") + R"(,"b":)" + row("F64", "[1]", "[1,9]") + "}",
+       9,
+       {"a", "b"}},
       {"null metadata", R"({"__metadata__":null,"a":)" + row("F32", "[1]", "[0,4]") + "}", 4, {"a"}},
-      {"packed", R"({"a":)" + row("F6_E2M3", "[4]", "[0,3]") + R"(,"b":)" + row("F4", "[2]", "[3,4]") + "}", 4, {"a", "b"}},
-      {"types that are not trained", R"({"a":)" + row("F8_E4M3FNUZ", "[1]", "[0,1]") + R"(,"b":)" + row("C64", "[1]", "[1,9]") +
-                                         R"(,"c":)" + row("BOOL", "[1]", "[9,10]") + "}", 10, {"a", "b", "c"}},
+      {"packed",
+       R"({"a":)" + row("F6_E2M3", "[4]", "[0,3]") + R"(,"b":)" + row("F4", "[2]", "[3,4]") + "}",
+       4,
+       {"a", "b"}},
+      {"types that are not trained",
+       R"({"a":)" + row("F8_E4M3FNUZ", "[1]", "[0,1]") + R"(,"b":)" + row("C64", "[1]", "[1,9]") + R"(,"c":)" +
+           row("BOOL", "[1]", "[9,10]") + "}",
+       10,
+       {"a", "b", "c"}},
   };
   for (const Legal& legal : rows) {
     SCOPED_TRACE(legal.what);
@@ -77,9 +91,8 @@ TEST(SafetensorsHeader, RefusesByName) {
     std::string file;
     const char* expected;
   };
-  const auto one = [](const std::string& dtype, const std::string& shape, const std::string& offsets, std::size_t data) {
-    return file_with(R"({"a":)" + row(dtype, shape, offsets) + "}", data);
-  };
+  const auto one = [](const std::string& dtype, const std::string& shape, const std::string& offsets,
+                      std::size_t data) { return file_with(R"({"a":)" + row(dtype, shape, offsets) + "}", data); };
   const Broken rows[] = {
       {"", "f: 0 bytes are too few"},
       {"1234567", "f: 7 bytes are too few"},
@@ -96,12 +109,14 @@ TEST(SafetensorsHeader, RefusesByName) {
       {"version https://git-lfs", "f: is a Git LFS pointer"},
       {file_with(R"({"a":)" + row("U8", "[1]", "[0,1]") + R"(,"a":)" + row("U8", "[1]", "[1,2]") + "}", 2),
        "the key \"a\" occurs twice"},
-      {file_with(R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1), "the key \"dtype\" occurs twice"},
+      {file_with(R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1),
+       "the key \"dtype\" occurs twice"},
       {file_with(R"({"a":7})", 0), "tensor \"a\": is not described by an object"},
       {file_with(R"({"a":{"shape":[1],"data_offsets":[0,1]}})", 1), "tensor \"a\": has no dtype"},
       {file_with(R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1), "tensor \"a\": has no shape"},
       {file_with(R"({"a":{"dtype":"U8","shape":[1]}})", 1), "tensor \"a\": has no data_offsets"},
-      {file_with(R"({"a\n":{"dtype":"Q7","shape":[1],"data_offsets":[0,1]}})", 1), R"(tensor "a\n": dtype "Q7" is not one)"},
+      {file_with(R"({"a\n":{"dtype":"Q7","shape":[1],"data_offsets":[0,1]}})", 1),
+       R"(tensor "a\n": dtype "Q7" is not one)"},
       {one("F7", "[1]", "[0,1]", 1), "dtype \"F7\" is not one of the format's"},
       {one("U8", "7", "[0,1]", 1), "shape is not a list"},
       {one("U8", "[-1]", "[0,1]", 1), "shape holds -1, expected a whole number from 0"},
@@ -120,12 +135,14 @@ TEST(SafetensorsHeader, RefusesByName) {
       {one("U8", "[18446744073709551615]", "[0,18446744073709551615]", 0), "overflows"},
       {file_with(R"({"a":)" + row("U8", "[2]", "[0,2]") + R"(,"b":)" + row("U8", "[2]", "[1,3]") + "}", 3),
        "tensor \"b\" begins at byte 1 of the data, but the one before ends at 2 (overlap)"},
-      {file_with(R"({"a":)" + row("U8", "[2]", "[0,2]") + R"(,"b":)" + row("U8", "[2]", "[0,2]") + "}", 2), "(overlap)"},
+      {file_with(R"({"a":)" + row("U8", "[2]", "[0,2]") + R"(,"b":)" + row("U8", "[2]", "[0,2]") + "}", 2),
+       "(overlap)"},
       {file_with(R"({"a":)" + row("U8", "[1]", "[0,1]") + R"(,"b":)" + row("U8", "[1]", "[2,3]") + "}", 3), "(hole)"},
       {file_with(R"({"__metadata__":[]})", 0), "__metadata__ is not an object of strings"},
       {file_with(R"({"__metadata__":{"format":1}})", 0), "__metadata__ entry \"format\" is not a string"},
   };
-  for (const Broken& broken : rows) EXPECT_TRUE(contains(error_in(broken.file), broken.expected)) << broken.file.substr(0, 200);
+  for (const Broken& broken : rows)
+    EXPECT_TRUE(contains(error_in(broken.file), broken.expected)) << broken.file.substr(0, 200);
 }
 
 TEST(SafetensorsHeader, LooksAtNothingBehindTheHeader) {
@@ -203,7 +220,8 @@ TEST(SafetensorsWriter, CountsEveryElement) {
   SafetensorsWriter writer(folder / "f", {{"a", FileDType::kF32, {4}}});
   const float values[4] = {};
   writer.write("a", 0, values, 3);
-  EXPECT_TRUE(contains(message_of<InternalError>([&] { writer.finish(); }), "tensor 'a': 3 of 4 elements were written"));
+  EXPECT_TRUE(
+      contains(message_of<InternalError>([&] { writer.finish(); }), "tensor 'a': 3 of 4 elements were written"));
   EXPECT_THROW(writer.write("a", 3, values, 2), InternalError);
   EXPECT_THROW(writer.write("a", std::numeric_limits<std::uint64_t>::max(), values, 2), InternalError);
   EXPECT_THROW(writer.write("b", 0, values, 1), InternalError);
@@ -212,7 +230,8 @@ TEST(SafetensorsWriter, CountsEveryElement) {
   writer.write("a", 3, values, 1);
   EXPECT_THROW(writer.finish(), InternalError);  // one of them twice
   EXPECT_THROW(SafetensorsWriter(folder / "g", {{"a", FileDType::kI8, {4}}}), InternalError);
-  EXPECT_THROW(SafetensorsWriter(folder / "g", {{"a", FileDType::kF32, {4}}, {"a", FileDType::kF32, {4}}}), InternalError);
+  EXPECT_THROW(SafetensorsWriter(folder / "g", {{"a", FileDType::kF32, {4}}, {"a", FileDType::kF32, {4}}}),
+               InternalError);
 }
 
 }  // namespace

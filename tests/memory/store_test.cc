@@ -162,7 +162,9 @@ TEST_P(StoreTest, TakesItsMemoryFromItsTier) {
 
 TEST_P(StoreTest, RefusesWhatWasNotSavedInThisStep) {
   fill(source, 0);
-  auto save = [&](Range rows) { ctx.device.wait(StreamKind::kCompute, saved.save(ctx, 0, {rows, kAll}, source.rows(rows))); };
+  auto save = [&](Range rows) {
+    ctx.device.wait(StreamKind::kCompute, saved.save(ctx, 0, {rows, kAll}, source.rows(rows)));
+  };
   save({8, 12});
   save({0, 4});
   EXPECT_THROW(saved.fetch(ctx, 0, {{3, 5}, kAll}), InternalError);
@@ -175,7 +177,8 @@ TEST_P(StoreTest, RefusesWhatWasNotSavedInThisStep) {
     saved.fetch(ctx, 0, {{0, 1}, kAll});
     FAIL();
   } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("'x_in' slot 0: rows [0, 1), columns [0, 6) were not saved"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("'x_in' slot 0: rows [0, 1), columns [0, 6) were not saved"),
+              std::string::npos)
         << error.what();
   }
 }
@@ -224,7 +227,8 @@ TEST(SavedTensor, MetaAndCpuHaveTheSamePeaks) {
     }
     return std::tuple(ctx.memory.peak(), ctx.host.peak(), ctx.trace.bytes_copied, ctx.trace.ops);
   };
-  RankMemory cpu(make_cpu_device({.lazy_copies = true}), 1 << 20, 1 << 20), meta(make_meta_device(Backend::kCpu, 1), -1, -1);
+  RankMemory cpu(make_cpu_device({.lazy_copies = true}), 1 << 20, 1 << 20),
+      meta(make_meta_device(Backend::kCpu, 1), -1, -1);
   EXPECT_EQ(program(cpu.ctx()), program(meta.ctx()));
 }
 

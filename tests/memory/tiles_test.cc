@@ -29,8 +29,12 @@ Planned plan(const Program& program, bool every_tile) {
   ctx.every_tile = every_tile;
   int tiles = 0;
   program(ctx, tiles);
-  return {ctx.memory.peak(), ctx.host.peak(), ctx.memory.usage_at_peak(), ctx.memory.signature() ^ ctx.host.signature(),
-          ctx.trace, tiles};
+  return {ctx.memory.peak(),
+          ctx.host.peak(),
+          ctx.memory.usage_at_peak(),
+          ctx.memory.signature() ^ ctx.host.signature(),
+          ctx.trace,
+          tiles};
 }
 
 // Jumping must tell the same as running every tile; returns how many tiles the jumping run took.

@@ -35,7 +35,8 @@ TEST(ModelConfig, ValidateNamesPlaceAndField) {
       {[](ModelConfig& c) { c.heads = 0; }, "num_attention_heads is 0"},
       {[](ModelConfig& c) { c.kv_heads = 0; }, "num_key_value_heads is 0, expected 1 to 32"},
       {[](ModelConfig& c) { c.kv_heads = 64; }, "num_key_value_heads is 64, expected 1 to 32"},
-      {[](ModelConfig& c) { c.kv_heads = 5; }, "num_key_value_heads is 5, expected a divisor of num_attention_heads, which is 32"},
+      {[](ModelConfig& c) { c.kv_heads = 5; },
+       "num_key_value_heads is 5, expected a divisor of num_attention_heads, which is 32"},
       {[](ModelConfig& c) { c.head_dim = 127; }, "head_dim is 127, expected an even number"},
       {[](ModelConfig& c) { c.head_dim = 0; }, "head_dim is 0"},
       {[](ModelConfig& c) { c.mlp = std::numeric_limits<dim_t>::max(); }, "intermediate_size is 9223372036854775807"},
@@ -46,7 +47,8 @@ TEST(ModelConfig, ValidateNamesPlaceAndField) {
       {[](ModelConfig& c) { c.init_std = -1; }, "initializer_range is -1"},
       {[](ModelConfig& c) { c.rope.theta = kInf; }, "rope_theta is inf"},
       {[](ModelConfig& c) { c.rope.factor = 0; }, "the rope factor is 0"},
-      {[](ModelConfig& c) { c.rope.low_freq_factor = 4; }, "high_freq_factor is 4, expected more than low_freq_factor, which is 4"},
+      {[](ModelConfig& c) { c.rope.low_freq_factor = 4; },
+       "high_freq_factor is 4, expected more than low_freq_factor, which is 4"},
       {[](ModelConfig& c) { c.rope.original_context = 0; }, "original_max_position_embeddings is 0"},
   };
   for (const Row& row : rows) {

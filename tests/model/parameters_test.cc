@@ -68,10 +68,12 @@ TEST(ParameterTable, Biases) {
   const ModelParameters table(config);
   const std::string attention = listing(table, table.unit(UnitKind::kAttention, 0));
   const std::string mlp = listing(table, table.unit(UnitKind::kMlp, 1));
-  for (const char* line : {"self_attn.q_proj.bias [60] zeros query-rows\n", "self_attn.k_proj.bias [20] zeros key-rows\n",
-                           "self_attn.v_proj.bias [20] zeros key-rows\n", "self_attn.o_proj.bias [24] zeros\n"})
+  for (const char* line :
+       {"self_attn.q_proj.bias [60] zeros query-rows\n", "self_attn.k_proj.bias [20] zeros key-rows\n",
+        "self_attn.v_proj.bias [20] zeros key-rows\n", "self_attn.o_proj.bias [24] zeros\n"})
     EXPECT_NE(attention.find(line), std::string::npos) << line;
-  for (const char* line : {"mlp.gate_proj.bias [40] zeros\n", "mlp.up_proj.bias [40] zeros\n", "mlp.down_proj.bias [24] zeros\n"})
+  for (const char* line :
+       {"mlp.gate_proj.bias [40] zeros\n", "mlp.up_proj.bias [40] zeros\n", "mlp.down_proj.bias [24] zeros\n"})
     EXPECT_NE(mlp.find(line), std::string::npos) << line;
 }
 

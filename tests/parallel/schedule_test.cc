@@ -22,7 +22,8 @@ std::string name(const Case& c) { return format("H {} K {} P {} U {}", c.heads, 
 std::vector<Case> cases() {
   std::vector<Case> list;
   // (H, K) pairs that other trainers got wrong, on 1 to 8 ranks, any stage.
-  for (auto [h, k] : {std::pair<dim_t, dim_t>{8, 4}, {8, 2}, {8, 8}, {16, 8}, {12, 4}, {14, 2}, {28, 4}, {9, 3}, {1, 1}, {5, 1}})
+  for (auto [h, k] :
+       {std::pair<dim_t, dim_t>{8, 4}, {8, 2}, {8, 8}, {16, 8}, {12, 4}, {14, 2}, {28, 4}, {9, 3}, {1, 1}, {5, 1}})
     for (int p : {1, 2, 3, 4, 5, 8})
       for (int u : {1, 2, 3, 4, 7, 8, static_cast<int>(h)})
         if (u <= h) list.push_back({h, k, p, u});
@@ -40,9 +41,11 @@ std::vector<Case> cases() {
 TEST(Schedule, HeadsAreAPermutationInBothOrders) {
   for (const Case& c : cases()) {
     const HeadSchedule s = make_head_schedule(c.heads, c.kv_heads, c.ranks, c.per_stage);
-    EXPECT_EQ(std::set<int>(s.query_order.begin(), s.query_order.end()).size(), static_cast<std::size_t>(c.heads)) << name(c);
+    EXPECT_EQ(std::set<int>(s.query_order.begin(), s.query_order.end()).size(), static_cast<std::size_t>(c.heads))
+        << name(c);
     EXPECT_EQ(s.query_order.size(), static_cast<std::size_t>(c.heads)) << name(c);
-    EXPECT_EQ(std::set<int>(s.kv_order.begin(), s.kv_order.end()).size(), static_cast<std::size_t>(c.kv_heads)) << name(c);
+    EXPECT_EQ(std::set<int>(s.kv_order.begin(), s.kv_order.end()).size(), static_cast<std::size_t>(c.kv_heads))
+        << name(c);
     EXPECT_EQ(s.kv_order.size(), static_cast<std::size_t>(c.kv_heads)) << name(c);
   }
 }
@@ -85,7 +88,8 @@ TEST(Schedule, EveryHeadMeetsItsOwnKeyValueHead) {
         const RankStage& mine = stage.ranks[p];
         ASSERT_EQ(static_cast<dim_t>(mine.slot_of_head.size()), mine.heads.size());
         for (dim_t q = mine.heads.begin; q < mine.heads.end; ++q)
-          EXPECT_EQ(slots.at(mine.slot_of_head[q - mine.heads.begin]), s.query_order[q] * c.kv_heads / c.heads) << name(c);
+          EXPECT_EQ(slots.at(mine.slot_of_head[q - mine.heads.begin]), s.query_order[q] * c.kv_heads / c.heads)
+              << name(c);
         for (const KeyValueMove& m : mine.departures) {
           EXPECT_EQ(slots.at(m.slot), s.kv_order[m.head]) << name(c);
           slots[m.slot] = -1;
@@ -130,7 +134,8 @@ TEST(Schedule, LlamaOnEightRanksBringsKeysAndValuesOnce) {
   EXPECT_EQ(s.stages[0].arrivals.runs, (std::vector<Range>{{0, 8}}));
   for (int stage : {1, 2, 3}) EXPECT_EQ(s.stages[stage].arrivals.distinct, 0);
   EXPECT_EQ(s.stages[3].departures.distinct, 8);
-  EXPECT_EQ((std::vector<int>(s.query_order.begin(), s.query_order.begin() + 8)), (std::vector<int>{0, 4, 8, 12, 16, 20, 24, 28}));
+  EXPECT_EQ((std::vector<int>(s.query_order.begin(), s.query_order.begin() + 8)),
+            (std::vector<int>{0, 4, 8, 12, 16, 20, 24, 28}));
 }
 
 TEST(Schedule, FewerKeyValueHeadsThanRanksAreReplicated) {

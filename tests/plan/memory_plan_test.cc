@@ -34,7 +34,9 @@ struct Line {
 Line line_through(const char* preset, int ranks) {
   auto peak = [&](dim_t context) {
     const ModelConfig model = *find_preset(preset);
-    return static_cast<double>(plan_memory(resolve_layout(published(context, ranks), model, Backend::kCuda), model).device.bytes) / kGiB;
+    return static_cast<double>(
+               plan_memory(resolve_layout(published(context, ranks), model, Backend::kCuda), model).device.bytes) /
+           kGiB;
   };
   const double at4 = peak(4 * kM), at8 = peak(8 * kM);
   return {2 * at4 - at8, (at8 - at4) / 4};
@@ -66,9 +68,11 @@ TEST(MemoryPlan, OtherShapesGrowByWhatTheAccountSays) {
     const double kv_columns = static_cast<double>(std::max<dim_t>(1, m.kv_heads / ranks) * m.head_dim * ranks);
     return 2 + 6 * kv_columns / static_cast<double>(m.hidden);
   };
-  for (const Shape& s : {Shape{"qwen3-32b", qwen, 16, account(qwen, 16)}, Shape{"llama-3.2-3b", llama3b, 8, account(llama3b, 8)}}) {
+  for (const Shape& s :
+       {Shape{"qwen3-32b", qwen, 16, account(qwen, 16)}, Shape{"llama-3.2-3b", llama3b, 8, account(llama3b, 8)}}) {
     auto peak = [&](dim_t context) {
-      return static_cast<double>(plan_memory(resolve_layout(published(context, s.ranks), s.model, Backend::kCuda), s.model).device.bytes);
+      return static_cast<double>(
+          plan_memory(resolve_layout(published(context, s.ranks), s.model, Backend::kCuda), s.model).device.bytes);
     };
     const double at4 = peak(4 * kM), at8 = peak(8 * kM);
     const double unit = static_cast<double>(kM / s.ranks * s.model.hidden * 2);

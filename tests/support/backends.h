@@ -60,7 +60,8 @@ inline void write(DType dtype, std::byte* at, double value) {
     case DType::kF32: return write_as<float>(at, value);
     case DType::kF64: return write_as<double>(at, value);
     case DType::kI32: return write_as<std::int32_t>(at, value);
-    case DType::kBF16: return write_as<std::uint16_t>(at, std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
+    case DType::kBF16:
+      return write_as<std::uint16_t>(at, std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
     default: throw InternalError("no test writes {}", name_of(dtype));
   }
 }
@@ -91,14 +92,18 @@ class Rank {
     const bool has_nan = dtype != DType::kI32;
     for (dim_t i = 0; i < all.size(); ++i) write(dtype, address(staged, i), has_nan ? kUntouched : 0);
     const Tensor staged_window = staged.slice(last, {gap / 2, gap / 2 + shape[last]});
-    CHECK(values.empty() || static_cast<dim_t>(values.size()) == shape.size(), "{} values for {}", values.size(), shape.str());
-    for (dim_t i = 0; i < static_cast<dim_t>(values.size()); ++i) write(dtype, address(staged_window, i), values[static_cast<std::size_t>(i)]);
+    CHECK(values.empty() || static_cast<dim_t>(values.size()) == shape.size(), "{} values for {}", values.size(),
+          shape.str());
+    for (dim_t i = 0; i < static_cast<dim_t>(values.size()); ++i)
+      write(dtype, address(staged_window, i), values[static_cast<std::size_t>(i)]);
     ctx().device.copy(StreamKind::kToDevice, all, staged);
     ctx().device.synchronize();
     if (gap > 0) with_gaps_.push_back({all, window.size()});
     return window;
   }
-  Tensor put(const std::vector<double>& values, const Shape& shape, dim_t gap = 0) { return put(values, DType::kF32, shape, gap); }
+  Tensor put(const std::vector<double>& values, const Shape& shape, dim_t gap = 0) {
+    return put(values, DType::kF32, shape, gap);
+  }
 
   std::vector<double> get(const Tensor& t) {
     const Tensor staged = stage(t.dtype(), t.shape());

@@ -55,8 +55,9 @@ inline void attention_forward(std::vector<double>& o, std::vector<double>& lse, 
 }
 
 // dq [R, D] written; dk, dv [first_row + R, D] added to. d_o [R, D]. Forms o and lse itself.
-inline void attention_backward(std::vector<double>& dq, std::vector<double>& dk, std::vector<double>& dv, const std::vector<double>& d_o,
-                               const AttentionHead& h, std::span<const dim_t> documents) {
+inline void attention_backward(std::vector<double>& dq, std::vector<double>& dk, std::vector<double>& dv,
+                               const std::vector<double>& d_o, const AttentionHead& h,
+                               std::span<const dim_t> documents) {
   std::vector<double> o, lse;
   attention_forward(o, lse, h, documents);
   dq.assign(o.size(), 0.0);

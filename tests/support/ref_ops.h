@@ -13,11 +13,13 @@ namespace untied::ref {
 using Values = std::vector<double>;
 
 // c (+)= op(a) op(b); a is [M, K] or, transposed, [K, M]; b is [K, N] or [N, K].
-inline void matmul(Values& c, const Values& a, const Values& b, dim_t M, dim_t N, dim_t K, bool transpose_a, bool transpose_b, bool add) {
+inline void matmul(Values& c, const Values& a, const Values& b, dim_t M, dim_t N, dim_t K, bool transpose_a,
+                   bool transpose_b, bool add) {
   for (dim_t m = 0; m < M; ++m)
     for (dim_t n = 0; n < N; ++n) {
       double sum = add ? c[m * N + n] : 0;
-      for (dim_t k = 0; k < K; ++k) sum += a[transpose_a ? k * M + m : m * K + k] * b[transpose_b ? n * K + k : k * N + n];
+      for (dim_t k = 0; k < K; ++k)
+        sum += a[transpose_a ? k * M + m : m * K + k] * b[transpose_b ? n * K + k : k * N + n];
       c[m * N + n] = sum;
     }
 }
@@ -39,7 +41,8 @@ inline Values rmsnorm(const Values& x, const Values& w, dim_t R, double eps) {
   for (dim_t i = 0; i < R * E; ++i) y[i] = x[i] * inverse_rms(&x[i / E * E], E, eps) * w[i % E];
   return y;
 }
-inline void rmsnorm_backward(Values& dx, Values& dw, const Values& dy, const Values& x, const Values& w, dim_t R, double eps) {
+inline void rmsnorm_backward(Values& dx, Values& dw, const Values& dy, const Values& x, const Values& w, dim_t R,
+                             double eps) {
   const dim_t E = static_cast<dim_t>(w.size());
   for (dim_t r = 0; r < R; ++r) {
     const double inverse = inverse_rms(&x[r * E], E, eps);
@@ -55,7 +58,9 @@ inline void rmsnorm_backward(Values& dx, Values& dw, const Values& dy, const Val
 
 inline double sigmoid(double g) { return 1 / (1 + std::exp(-g)); }
 inline double swiglu(double gate, double up) { return gate * sigmoid(gate) * up; }
-inline double swiglu_dgate(double gate, double up, double dy) { return dy * up * sigmoid(gate) * (1 + gate * (1 - sigmoid(gate))); }
+inline double swiglu_dgate(double gate, double up, double dy) {
+  return dy * up * sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)));
+}
 inline double swiglu_dup(double gate, double dy) { return dy * gate * sigmoid(gate); }
 
 // One head of D elements, turned by angles (cos, sin) of D/2 pairs.
@@ -88,8 +93,10 @@ inline Values cross_entropy_backward(const Values& logits, const Values& targets
     const double target = targets[i / V];
     if (target < 0) continue;
     const double* const row = &logits[i / V * V];
-    const double log_sum = row_loss(row, V, static_cast<dim_t>(target)) + row[static_cast<dim_t>(target)];
-    d[i] = scale * (std::exp(logits[i] - log_sum) - (i % V == static_cast<dim_t>(target)));
+    const double most = *std::max_element(row, row + V);
+    double sum = 0;
+    for (dim_t v = 0; v < V; ++v) sum += std::exp(row[v] - most);
+    d[i] = scale * (std::exp(logits[i] - most) / sum - (i % V == static_cast<dim_t>(target)));
   }
   return d;
 }

@@ -59,8 +59,12 @@ inline Run make_run(const Layout& layout, const ModelConfig& model, std::shared_
 
 // One rank, everything in one piece, nothing streamed.
 inline Layout single_rank(dim_t context, const ModelConfig& model, int accumulate = 1) {
-  return {.heads_per_stage = static_cast<int>(model.heads), .context = context, .tokens = context,
-          .tiles = {context, context, context}, .store = Tier::kDevice, .accumulate = accumulate};
+  return {.heads_per_stage = static_cast<int>(model.heads),
+          .context = context,
+          .tokens = context,
+          .tiles = {context, context, context},
+          .store = Tier::kDevice,
+          .accumulate = accumulate};
 }
 
 }  // namespace untied

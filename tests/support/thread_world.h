@@ -21,19 +21,21 @@ struct Rank {
 
 struct WorldOptions {
   dim_t device_bytes = 16 << 20, host_bytes = 16 << 20;
-  bool lazy_copies = true;      // a missing wait shows every time
-  bool abort_on_error = true;   // as the program does; false: the rank just goes away
+  bool lazy_copies = true;     // a missing wait shows every time
+  bool abort_on_error = true;  // as the program does; false: the rank just goes away
 };
 
 // Each rank's exit: empty, or the message of the exception that ended it.
-inline std::vector<std::string> run_ranks(int ranks, const std::function<void(Rank)>& body, const WorldOptions& options = {}) {
+inline std::vector<std::string> run_ranks(int ranks, const std::function<void(Rank)>& body,
+                                          const WorldOptions& options = {}) {
   std::vector<std::unique_ptr<Communicator>> comms = make_thread_communicators(ranks);
   std::vector<std::string> errors(ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r, comm = std::move(comms[r])]() mutable {
       try {
-        RankMemory memory(make_cpu_device({.lazy_copies = options.lazy_copies}), options.device_bytes, options.host_bytes);
+        RankMemory memory(make_cpu_device({.lazy_copies = options.lazy_copies}), options.device_bytes,
+                          options.host_bytes);
         body({memory.ctx(), *comm});
       } catch (const std::exception& error) {
         errors[r] = error.what();

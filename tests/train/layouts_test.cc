@@ -15,7 +15,7 @@ constexpr double kLoss = 1e-5, kGradient = 1e-4;  // the contract's; fp32 sums i
 struct Case {
   dim_t heads = 4, kv_heads = 2;
   int ranks = 1, per_stage = 4;
-  dim_t query = 1000, mlp = 1000, loss = 1000;      // clipped to the rank's rows
+  dim_t query = 1000, mlp = 1000, loss = 1000;  // clipped to the rank's rows
   SavePolicy save = SavePolicy::kAttention;
   Tier store = Tier::kDevice;
   MemoryKind optimizer = MemoryKind::kDevice;
@@ -27,18 +27,27 @@ struct Case {
   dim_t blocks = 2;
 
   std::string str() const {
-    std::string text = format("H {} K {} ranks {} U {} tiles {}/{}/{} {} {} {} S {} accumulate {}{}{} documents", heads, kv_heads,
-                              ranks, per_stage, query, mlp, loss, save == SavePolicy::kRecompute ? "recompute" : "attention",
-                              store == Tier::kHost ? "host" : "device", optimizer == MemoryKind::kHost ? "opt-host" : "opt-device",
-                              context, accumulate, tied ? " tied" : "", bias ? " bias" : "");
+    std::string text =
+        format("H {} K {} ranks {} U {} tiles {}/{}/{} {} {} {} S {} accumulate {}{}{} documents", heads, kv_heads,
+               ranks, per_stage, query, mlp, loss, save == SavePolicy::kRecompute ? "recompute" : "attention",
+               store == Tier::kHost ? "host" : "device", optimizer == MemoryKind::kHost ? "opt-host" : "opt-device",
+               context, accumulate, tied ? " tied" : "", bias ? " bias" : "");
     for (dim_t d : documents) text += format(" {}", d);
     return text;
   }
   Layout layout() const {
     const dim_t T = ceil_div(context, ranks);
-    return {.ranks = ranks, .ulysses = ranks, .heads_per_stage = per_stage, .context = context, .tokens = T,
-            .tiles = {std::min(query, T), std::min(mlp, T), std::min(loss, T)}, .save = save, .store = store,
-            .optimizer = optimizer, .accumulate = accumulate, .threads = threads};
+    return {.ranks = ranks,
+            .ulysses = ranks,
+            .heads_per_stage = per_stage,
+            .context = context,
+            .tokens = T,
+            .tiles = {std::min(query, T), std::min(mlp, T), std::min(loss, T)},
+            .save = save,
+            .store = store,
+            .optimizer = optimizer,
+            .accumulate = accumulate,
+            .threads = threads};
   }
   ModelConfig model() const {
     ModelConfig model = small_model(heads, kv_heads, tied, bias);
@@ -61,7 +70,16 @@ std::vector<Case> table() {
   // Ranks and stages, with K < P, K = P, K > P, and heads that P does not divide.
   for (int ranks : {1, 2, 3, 4, 8})
     for (int u : {1, 2, 4}) list.push_back({.ranks = ranks, .per_stage = u, .query = 4});
-  for (auto [h, k, u] : {std::tuple{8, 4, 1}, {8, 4, 2}, {8, 2, 1}, {8, 2, 2}, {16, 8, 4}, {12, 4, 2}, {14, 2, 7}, {28, 4, 8}, {9, 3, 4}, {5, 1, 3}})
+  for (auto [h, k, u] : {std::tuple{8, 4, 1},
+                         {8, 4, 2},
+                         {8, 2, 1},
+                         {8, 2, 2},
+                         {16, 8, 4},
+                         {12, 4, 2},
+                         {14, 2, 7},
+                         {28, 4, 8},
+                         {9, 3, 4},
+                         {5, 1, 3}})
     for (int ranks : {2, 4, 8}) list.push_back({.heads = h, .kv_heads = k, .ranks = ranks, .per_stage = u, .query = 3});
   // Tiles that divide nothing; one row; all rows.
   for (dim_t tile : {1, 2, 3, 5, 8, 33})
@@ -71,15 +89,30 @@ std::vector<Case> table() {
     for (Tier store : {Tier::kDevice, kHost})
       for (MemoryKind state : {MemoryKind::kDevice, kHostState})
         for (int accumulate : {1, 3})
-          list.push_back({.ranks = 4, .per_stage = 2, .query = 4, .mlp = 5, .loss = 3, .save = save, .store = store,
-                          .optimizer = state, .accumulate = accumulate});
+          list.push_back({.ranks = 4,
+                          .per_stage = 2,
+                          .query = 4,
+                          .mlp = 5,
+                          .loss = 3,
+                          .save = save,
+                          .store = store,
+                          .optimizer = state,
+                          .accumulate = accumulate});
   // Lengths that nothing divides, fewer tokens than ranks.
   for (dim_t s : {1, 2, 7, 15, 16, 17, 31, 33})
-    for (int ranks : {2, 4}) list.push_back({.ranks = ranks, .per_stage = 2, .query = 3, .store = kHost, .context = s + 1, .documents = {s + 1}});
+    for (int ranks : {2, 4})
+      list.push_back(
+          {.ranks = ranks, .per_stage = 2, .query = 3, .store = kHost, .context = s + 1, .documents = {s + 1}});
   // Packed documents, borders at shard edges, padding.
   for (int ranks : {1, 2, 3, 4, 8})
     for (int u : {1, 4})
-      list.push_back({.ranks = ranks, .per_stage = u, .query = 3, .mlp = 4, .save = kRecompute, .store = kHost, .context = 19,
+      list.push_back({.ranks = ranks,
+                      .per_stage = u,
+                      .query = 3,
+                      .mlp = 4,
+                      .save = kRecompute,
+                      .store = kHost,
+                      .context = 19,
                       .documents = {3, 1, 7, 2, 3}});
   list.push_back({.ranks = 4, .per_stage = 2, .query = 2, .context = 16, .documents = {4, 4, 4, 4}, .accumulate = 2});
   // Tied heads, biases, threads inside a rank.
@@ -89,8 +122,19 @@ std::vector<Case> table() {
   // Many blocks and many tiles: the plan leaves out those that repeat.
   for (Tier store : {Tier::kDevice, kHost})
     for (int accumulate : {1, 2})
-      list.push_back({.ranks = 2, .per_stage = 2, .query = 2, .mlp = 3, .loss = 2, .save = kRecompute, .store = store,
-                      .optimizer = kHostState, .context = 41, .documents = {41}, .accumulate = accumulate, .tied = true, .blocks = 9});
+      list.push_back({.ranks = 2,
+                      .per_stage = 2,
+                      .query = 2,
+                      .mlp = 3,
+                      .loss = 2,
+                      .save = kRecompute,
+                      .store = store,
+                      .optimizer = kHostState,
+                      .context = 41,
+                      .documents = {41},
+                      .accumulate = accumulate,
+                      .tied = true,
+                      .blocks = 9});
   list.push_back({.per_stage = 2, .query = 2, .mlp = 3, .loss = 2, .store = kHost, .blocks = 8});
   return list;
 }
@@ -132,7 +176,8 @@ void expect_equal_to_one_rank(const Case& c) {
   for (const auto& s : batch) valid += s->valid_targets;
   if (valid == 0) return;  // such a step is never run
   const auto weights = [] { return random_source(3, 0.2); };
-  const Probe reference = probe_step(make_run(single_rank(c.context, c.model(), c.accumulate), c.model(), weights()), batch);
+  const Probe reference =
+      probe_step(make_run(single_rank(c.context, c.model(), c.accumulate), c.model(), weights()), batch);
   const untied::Run run = make_run(c.layout(), c.model(), weights());
   const Probe probe = probe_step(run, batch);
   ASSERT_TRUE(std::isfinite(reference.loss) && reference.loss > 0.1);
@@ -227,7 +272,8 @@ TEST(Layouts, EveryTargetCountsOnce) {
   auto one_rank_only = std::make_shared<Sequence>(*sequence);
   for (int i = 2; i < 8; ++i) one_rank_only->targets[i] = kIgnored;
   one_rank_only->valid_targets = 2;
-  for (std::shared_ptr<const Sequence> s : {std::shared_ptr<const Sequence>(sequence), std::shared_ptr<const Sequence>(one_rank_only)}) {
+  for (std::shared_ptr<const Sequence> s :
+       {std::shared_ptr<const Sequence>(sequence), std::shared_ptr<const Sequence>(one_rank_only)}) {
     const std::vector<std::shared_ptr<const Sequence>> batch{s};
     Case c{.context = 8};
     const Probe reference = probe_step(make_run(single_rank(8, c.model()), c.model(), random_source(3, 0.2)), batch);
@@ -245,7 +291,7 @@ TEST(Layouts, DocumentsDoNotLeak) {
   for (int ranks : {1, 2, 4}) {
     Case c{.ranks = ranks, .per_stage = 2, .query = 3, .context = 16, .documents = {3, 1, 7, 2, 3}};
     auto a = std::make_shared<Sequence>(*make_sequence(16, c.documents, 61, 5));
-    for (int i = 0; i < 3; ++i) a->targets[i] = kIgnored;   // the first document has no loss of its own
+    for (int i = 0; i < 3; ++i) a->targets[i] = kIgnored;  // the first document has no loss of its own
     a->valid_targets = 0;
     for (int t : a->targets) a->valid_targets += t != kIgnored;
     auto b = std::make_shared<Sequence>(*a);
@@ -257,7 +303,9 @@ TEST(Layouts, DocumentsDoNotLeak) {
     const Probe pa = loss_of(a), pb = loss_of(b);
     EXPECT_EQ(pa.loss, pb.loss) << ranks;
     EXPECT_EQ(pa.gradients.at("lm_head.weight"), pb.gradients.at("lm_head.weight")) << ranks;
-    EXPECT_EQ(pa.gradients.at("model.layers.0.mlp.down_proj.weight"), pb.gradients.at("model.layers.0.mlp.down_proj.weight")) << ranks;
+    EXPECT_EQ(pa.gradients.at("model.layers.0.mlp.down_proj.weight"),
+              pb.gradients.at("model.layers.0.mlp.down_proj.weight"))
+        << ranks;
   }
 }
 
@@ -297,10 +345,12 @@ TEST(Layouts, NotFiniteIsRefusedBeforeTheUpdate) {
     }
   };
   const untied::Run run = make_run(c.layout(), c.model(), std::make_shared<Poisoned>());
-  EXPECT_THROW(run_local_ranks(2, [&](std::shared_ptr<Communicator> world) {
-    const auto rank = start_rank(run, std::move(world));
-    train_step(*rank, c.batch(), {.adamw = {.lr = 1}});
-  }), NotFiniteError);
+  EXPECT_THROW(run_local_ranks(2,
+                               [&](std::shared_ptr<Communicator> world) {
+                                 const auto rank = start_rank(run, std::move(world));
+                                 train_step(*rank, c.batch(), {.adamw = {.lr = 1}});
+                               }),
+               NotFiniteError);
 }
 
 }  // namespace

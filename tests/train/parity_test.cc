@@ -28,10 +28,8 @@ struct Fixture {
 
   explicit Fixture(const std::string& name)
       : folder(std::string(UNTIED_FIXTURES) + "/" + name),
-        checkpoint(std::make_shared<CheckpointReader>(CheckpointReader::open(folder))),
-        model(checkpoint->config()),
-        expected(parse_json(read(folder + "/expected.json"), name)),
-        tensors(folder + "/expected.safetensors"),
+        checkpoint(std::make_shared<CheckpointReader>(CheckpointReader::open(folder))), model(checkpoint->config()),
+        expected(parse_json(read(folder + "/expected.json"), name)), tensors(folder + "/expected.safetensors"),
         context(expected["context"].get<dim_t>()) {
     checkpoint->check(ModelParameters(model));
     data = Dataset::open({folder + "/batch.jsonl"}, {.context = context, .vocab = model.vocab});
@@ -132,8 +130,8 @@ TEST_P(Parity, TenAdamWLosses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Parity,
-                         testing::Values("llama_default", "llama_llama3_tied", "llama_headdim", "llama_bias", "llama_oldconfig",
-                                         "llama_packed"),
+                         testing::Values("llama_default", "llama_llama3_tied", "llama_headdim", "llama_bias",
+                                         "llama_oldconfig", "llama_packed"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
