@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 #include "app/prepare.h"
 #include "base/error.h"
@@ -45,32 +46,38 @@ int bench_step(const Invocation& invocation) {
                                                                            run.config.seed));
 
   std::vector<double> seconds;
+  std::clock_t cpu_begin = 0, cpu_end = 0;  // of the whole process: what a busy machine cannot stretch
   run_local_ranks(run.layout.ranks, [&](std::shared_ptr<Communicator> world) {
     const auto rank = start_rank(run, std::move(world));
     for (int i = 0; i < kWarmUps + kMeasured; ++i) {
       rank->world->barrier(rank->ctx());
+      if (rank->world->rank() == 0 && i == kWarmUps) cpu_begin = std::clock();
       const auto start = std::chrono::steady_clock::now();
       train_step(*rank, batch, {.adamw = {.lr = 1e-4, .step = i + 1}, .clip = 1.0});
       const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (rank->world->rank() == 0 && i >= kWarmUps) seconds.push_back(s);
     }
+    if (rank->world->rank() == 0) cpu_end = std::clock();
   });
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
+  const double cpu = static_cast<double>(cpu_end - cpu_begin) / CLOCKS_PER_SEC / kMeasured;
   const double rate = static_cast<double>(run.layout.context) * run.layout.accumulate / median;
   const double gflops = choice.plan.step.flops * run.layout.ranks / median * 1e-9;
   if (invocation.json) {
     fmt::print("{}\n", Json{{"kind", "bench_step"},
                             {"seconds", median},
                             {"seconds_best", seconds.front()},
+                            {"cpu_seconds", cpu},
                             {"tokens_per_second", rate},
                             {"gflops", gflops},
                             {"layout", layout_json(run.layout)}}
                            .dump());
   } else {
     fmt::print(
-        "{}\nstep: {} (median of {}, best {}), {:.0f} tokens/s, {:.1f} GFLOP/s counted with what is computed again\n",
-        describe(run.layout, run.model), format_seconds(median), kMeasured, format_seconds(seconds.front()), rate,
+        "{}\nstep: {} (median of {}, best {}; {:.2f} cpu-seconds), {:.0f} tokens/s, {:.1f} GFLOP/s counted with what is computed "
+        "again\n",
+        describe(run.layout, run.model), format_seconds(median), kMeasured, format_seconds(seconds.front()), cpu, rate,
         gflops);
   }
   return 0;

@@ -334,7 +334,7 @@ const std::vector<CommandInfo>& commands() {
   // clang-format off
   static const std::vector<CommandInfo> table = {
     {Command::kTrain, "train", "train a model", {{"", {"model", "data", "context", "steps", "out"}}}},
-    {Command::kPlan, "plan", "tell where every byte of a run goes, how long a step takes, which context fits",
+    {Command::kPlan, "plan", "tell where every byte of a run goes and which context fits",
      {{"", {"model", "context"}}}},
     {Command::kVerify, "verify", "compare the chosen layout with a single rank: loss and every gradient",
      {{"", {"model", "data", "context"}}}},

@@ -94,8 +94,7 @@ TEST(Matmul, ErrorsNameTheShapes) {
   Rank rank;
   const Tensor c = rank.make(DType::kF32, {4, 5}), a = rank.make(DType::kF32, {4, 3}),
                b = rank.make(DType::kF32, {3, 5});
-  const Tensor a_bf16 = rank.make(DType::kBF16, {4, 3}), b_bf16 = rank.make(DType::kBF16, {3, 5}),
-               c_bf16 = rank.make(DType::kBF16, {4, 5});
+  const Tensor b_bf16 = rank.make(DType::kBF16, {3, 5}), c_bf16 = rank.make(DType::kBF16, {4, 5});
   const Tensor ids = rank.make(DType::kI32, {4, 3}), square = rank.make(DType::kF32, {4, 4}),
                wide = rank.make(DType::kF32, {9, 5});
   const auto text = [&](const Tensor& out, const Tensor& left, const Tensor& right, MatmulOptions options = {}) {
