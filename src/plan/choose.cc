@@ -8,7 +8,6 @@ namespace untied {
 namespace {
 
 constexpr dim_t kGB = 1'000'000'000;
-constexpr dim_t kLongestSequence = (dim_t{1} << 31) - 1;  // positions are 32-bit
 
 // What may vary, from the fastest to the most frugal.
 struct Frugality {
@@ -105,10 +104,10 @@ LongestContext longest_context(RunConfig config, const ModelConfig& model, Backe
     return false;
   };
   // From the context asked for, by doubling or halving, then between the two.
-  dim_t good = 0, bad = std::min(std::max<dim_t>(config.context, 1024), kLongestSequence);
+  dim_t good = 0, bad = std::min(std::max<dim_t>(config.context, 1024), kLongestContext);
   if (fits(bad)) {
-    do good = bad, bad = std::min(2 * bad, kLongestSequence);
-    while (good < kLongestSequence && fits(bad));
+    do good = bad, bad = std::min(2 * bad, kLongestContext);
+    while (good < kLongestContext && fits(bad));
   } else {
     while (bad > 1 && !fits(bad / 2)) bad /= 2;
     good = bad / 2;

@@ -47,6 +47,9 @@ Layout resolve_layout(const RunConfig& config, const ModelConfig& model, Backend
         layout.ulysses, layout.ranks, layout.ranks);
   layout.context = config.context;
   if (layout.context < 1) throw ConfigError("--context {}: at least 1 token is needed", config.context);
+  if (layout.context > kLongestContext)
+    throw ConfigError("--context {}: positions are 32-bit, so at most {} tokens are legal", layout.context,
+                      kLongestContext);
   layout.tokens = ceil_div(layout.context, layout.ulysses);
   layout.heads_per_stage = config.heads_per_stage > 0 ? config.heads_per_stage : automatic_heads(layout, model);
   if (layout.heads_per_stage > model.heads)

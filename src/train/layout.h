@@ -8,6 +8,8 @@
 
 namespace untied {
 
+inline constexpr dim_t kLongestContext = (dim_t{1} << 31) - 1;  // positions, ids and targets are 32-bit
+
 struct Layout {
   Backend target = Backend::kCpu;
   DType dtype = DType::kF32;  // activations and working weights

@@ -117,6 +117,7 @@ TEST_F(Run, PlanOfTheLongestPublishedContext) {
   EXPECT_TRUE(plan["fits"].get<bool>());
   EXPECT_GT(plan["longest_context"].get<dim_t>(), dim_t{5} << 20);
   EXPECT_EQ(run("plan --model llama-3-8b --context 64M --ranks 8 --json").code, 3);
+  EXPECT_EQ(run("plan --model llama-3-8b --context 900G --ranks 8").code, 2);
 }
 
 // A signal ends a run after the step, or with no grace inside it; either way the model is there.
