@@ -36,9 +36,10 @@ setup-fuzz:
 
 build: setup
 	@$(call configure,$(PRESET),$(if $(filter cuda,$(PRESET)),,-DUNTIED_CUDA=$(cuda)))
-	@cmake --build --preset $(PRESET) -j $(JOBS)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target untied
 
 test: build
+	@cmake --build --preset $(PRESET) -j $(JOBS)
 	@ctest --preset $(PRESET) -j $(JOBS)
 
 demo: build

@@ -31,6 +31,8 @@ struct AttentionRows {
 // math on the cpu: tiles of rows by keys, running maximum in fp32; sums in fp32 inside a tile of keys, then over tiles, so
 //   that no sum has more terms than sqrt(S) or so.  Any D.  cost: 4D FLOPs per (row, key) pair attended.
 // determinism on the cpu: a row's o and lse do not depend, by a bit, on threads or on how rows are split over calls.
+// on cuda: bf16 whose rows begin at multiples of 16 bytes, D % 8 = 0, by cuDNN in calls of attention_calls.h; the rest, and
+//   fp32, by a plain kernel. D up to 256. Two runs agree by the bit, but for dq of bf16 (to rounding).
 // workspace: attention_workspace(...) bytes.
 void attention_forward(Ctx& ctx, const Tensor& o_hRD, const Tensor& lse_hR, const Tensor& q_hRD,
                        std::span<const KeyValue> kv, const AttentionRows& rows);

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 #include "tensor/dtype.h"
@@ -35,9 +35,9 @@ inline constexpr Tolerance kTolerances[] = {
     {"adamw", 2e-6, 8e-3, "some ten roundings a step, several steps"},
     {"sum of squares", 1e-12, 1e-12, "formed in double; the reference adds 300,001 terms one by one"},
 };
-inline double tolerance(const char* op, DType dtype = DType::kF32) {
+inline double tolerance(std::string_view op, DType dtype = DType::kF32) {
   for (const Tolerance& t : kTolerances)
-    if (std::strcmp(t.op, op) == 0) return dtype == DType::kBF16 ? t.bf16 : t.fp32;
+    if (t.op == op) return dtype == DType::kBF16 ? t.bf16 : t.fp32;
   ADD_FAILURE() << "no tolerance for " << op;
   return 0;
 }
