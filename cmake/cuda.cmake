@@ -1,8 +1,8 @@
-# What the cuda backend needs: nvcc, the CUDA run time (static), cuBLASLt, cuDNN and its C++ headers, NCCL. Sets UNTIED_HAS_CUDA.
+# What the cuda backend needs to be built: nvcc, the CUDA run time (static), the headers of cuBLASLt, cuDNN, its C++ interface and
+# NCCL. The libraries themselves are found when the program runs (src/device/cuda/shared_library.h). Sets UNTIED_HAS_CUDA.
 # With UNTIED_CUDA=AUTO a missing piece is a warning and the backend is left out; with ON it is an error.
 #
-# A piece in an unusual place: -DCUDNN_ROOT=DIR, -DNCCL_ROOT=DIR (DIR/include and DIR/lib), -DCUDNN_FRONTEND_ROOT=DIR; an
-# unpacked wheel is fine.
+# A piece in an unusual place: -DCUDNN_ROOT=DIR, -DNCCL_ROOT=DIR, -DCUDNN_FRONTEND_ROOT=DIR (DIR/include); an unpacked wheel is fine.
 set(UNTIED_HAS_CUDA OFF)
 if(UNTIED_CUDA)
   set(missing "")
@@ -13,10 +13,9 @@ if(UNTIED_CUDA)
     find_package(CUDAToolkit QUIET)
   endif()
   set(roots ${CUDAToolkit_ROOT} ${CUDAToolkit_TARGET_DIR})
+  find_path(CUBLASLT_HEADERS cublasLt.h HINTS ${roots} PATH_SUFFIXES include)
   find_path(CUDNN_HEADERS cudnn.h HINTS ${CUDNN_ROOT} ${roots} PATH_SUFFIXES include)
-  find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} ${roots} PATH_SUFFIXES lib64 lib)
   find_path(NCCL_HEADERS nccl.h HINTS ${NCCL_ROOT} ${roots} PATH_SUFFIXES include)
-  find_library(NCCL_LIBRARY NAMES nccl_static nccl libnccl.so.2 HINTS ${NCCL_ROOT} ${roots} PATH_SUFFIXES lib64 lib)
   # Header only; a copy in the repository comes first, then the one that scripts/setup fetched.
   find_path(CUDNN_FRONTEND_HEADERS cudnn_frontend.h
             HINTS ${PROJECT_SOURCE_DIR}/third_party/cudnn-frontend ${CUDNN_FRONTEND_ROOT}
@@ -27,17 +26,18 @@ if(UNTIED_CUDA)
     list(APPEND missing "nvcc (CUDA toolkit 12.4 or newer): put it on PATH or set CUDA_HOME")
   elseif(NOT TARGET CUDA::cudart_static)
     list(APPEND missing "libcudart_static.a, in the toolkit of ${NVCC}")
-  elseif(NOT TARGET CUDA::cublasLt)
-    list(APPEND missing "cuBLASLt, in the toolkit of ${NVCC}")
   endif()
-  if(NOT CUDNN_HEADERS OR NOT CUDNN_LIBRARY)
-    list(APPEND missing "cuDNN 9 (cudnn.h, libcudnn.so): set CUDNN_ROOT")
+  if(NOT CUBLASLT_HEADERS)
+    list(APPEND missing "cuBLASLt (cublasLt.h), in the toolkit of nvcc")
+  endif()
+  if(NOT CUDNN_HEADERS)
+    list(APPEND missing "cuDNN 9 (cudnn.h): set CUDNN_ROOT")
   endif()
   if(NOT CUDNN_FRONTEND_HEADERS)
     list(APPEND missing "cudnn-frontend 1 (cudnn_frontend.h): run scripts/setup cuda, or set CUDNN_FRONTEND_ROOT")
   endif()
-  if(NOT NCCL_HEADERS OR NOT NCCL_LIBRARY)
-    list(APPEND missing "NCCL 2 (nccl.h, libnccl.so): set NCCL_ROOT")
+  if(NOT NCCL_HEADERS)
+    list(APPEND missing "NCCL 2 (nccl.h): set NCCL_ROOT")
   endif()
 
   if(NOT missing)
@@ -75,7 +75,7 @@ if(UNTIED_HAS_CUDA)
   # For the few files that see CUDA types; src/CMakeLists.txt links it to them alone.
   add_library(untied_cuda_libraries INTERFACE)
   target_include_directories(untied_cuda_libraries SYSTEM INTERFACE
-    ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_HEADERS} ${CUDNN_FRONTEND_HEADERS} ${NCCL_HEADERS})
+    ${CUDAToolkit_INCLUDE_DIRS} ${CUBLASLT_HEADERS} ${CUDNN_HEADERS} ${CUDNN_FRONTEND_HEADERS} ${NCCL_HEADERS})
   target_link_libraries(untied_cuda_libraries INTERFACE
-    CUDA::cudart_static CUDA::cublasLt ${CUDNN_LIBRARY} ${NCCL_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS})
+    CUDA::cudart_static Threads::Threads ${CMAKE_DL_LIBS})
 endif()

@@ -1,85 +1,96 @@
-// `untied bench`: measured rates.
+// `untied bench`: measured rates beside the hardware's limits.
+#include "app/bench.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
+#include <thread>
 
 #include "app/prepare.h"
 #include "base/error.h"
-#include "plan/report.h"
+#include "base/host_memory.h"
+#include "device/cuda.h"
+#include "model/presets.h"
 #include "train/local_ranks.h"
-#include "train/run.h"
 
 namespace untied {
 namespace {
 
-constexpr int kWarmUps = 1, kMeasured = 5;
+struct Bench {
+  const char* name;
+  void (*run)(BenchRank&);
+  int least_ranks, most_ranks;
+};
+constexpr Bench kBenches[] = {
+    {"ops", bench_ops, 1, 1},
+    {"attention", bench_attention, 1, 1},
+    {"comm", bench_comm, 2, 1 << 20},
+    {"copies", bench_copies, 1, 1 << 20},
+};
 
-// One document of pseudo-random tokens that fills the context.
-std::shared_ptr<const Sequence> random_sequence(dim_t context, dim_t vocab, std::uint64_t seed) {
-  auto sequence = std::make_shared<Sequence>();
-  std::uint64_t state = seed * 2 + 1;
-  for (dim_t i = 0; i < context; ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    sequence->ids.push_back(static_cast<std::int32_t>((state >> 33) % static_cast<std::uint64_t>(vocab)));
-    sequence->positions.push_back(static_cast<std::int32_t>(i));
-  }
-  sequence->targets.assign(sequence->ids.begin() + 1, sequence->ids.end());
-  sequence->targets.push_back(kIgnored);
-  sequence->document_starts = {0};
-  sequence->tokens = context;
-  sequence->valid_targets = context - 1;
-  return sequence;
+// Of a rank; a bench takes what a row needs and gives it back. The rest of a GPU is for its libraries.
+constexpr dim_t kGiB = dim_t{1} << 30, kGpuBytes = 60 * kGiB, kCpuBytes = kGiB, kHostBytes = kGiB;
+
+int ranks_of(const Bench& bench, Backend backend, int asked) {
+  const int here = backend == Backend::kCuda ? cuda_device_count() : bench.least_ranks;
+  const int ranks = asked ? asked : std::min(here, bench.most_ranks);
+  if (ranks > bench.most_ranks) throw ConfigError("--ranks {}: `bench {}` measures one device", ranks, bench.name);
+  if (ranks >= bench.least_ranks) return ranks;
+  if (asked) throw ConfigError("--ranks {}: `bench {}` needs {} or more", ranks, bench.name, bench.least_ranks);
+  throw ConfigError("bench {}: needs {} ranks or more, and there is one GPU; --device cpu has as many as --ranks says",
+                    bench.name, bench.least_ranks);
 }
 
-// Whole training steps on the chosen layout, random weights and tokens.
-int bench_step(const Invocation& invocation) {
-  if (invocation.run.model.empty() || invocation.run.context == 0)
-    throw ConfigError("bench step: --model and --context are needed");
-  if (invocation.emulate_ranks) throw ConfigError("--emulate-ranks: the loopback communicator is not available yet");
-  const Prepared prepared = prepare(invocation);
-  const Choice choice = choose_or_throw(prepared);
-  Run run = planned_run(prepared, choice);
-  const std::vector<std::shared_ptr<const Sequence>> batch(run.layout.accumulate,
-                                                           random_sequence(run.layout.context, run.model.vocab,
-                                                                           run.config.seed));
+BenchSetup setup_of(const Bench& bench, const Invocation& invocation) {
+  const RunConfig& config = invocation.run;
+  const Backend backend = backend_here(config.device);
+  const bool cuda = backend == Backend::kCuda;
+  if (cuda) require_cuda(std::max(1, config.ranks));
+  BenchSetup setup{.bench = bench.name,
+                   .backend = backend,
+                   .dtype = config.dtype.value_or(cuda ? DType::kBF16 : DType::kF32),
+                   .ranks = ranks_of(bench, backend, config.ranks),
+                   .model = config.model.empty() ? find_preset(cuda ? "llama-3-8b" : "tiny").value()
+                                                 : load_model_config(config.model),
+                   .context = config.context,
+                   .seconds = invocation.seconds,
+                   .device_bytes = cuda ? kGpuBytes : kCpuBytes,
+                   .host_bytes = kHostBytes};
+  if (cuda)
+    for (int gpu = 0; gpu < setup.ranks; ++gpu)
+      setup.device_bytes = std::min(setup.device_bytes, cuda_memory(gpu).free / 10 * 9);
+  return setup;
+}
 
-  std::vector<double> seconds;
-  std::clock_t cpu_begin = 0, cpu_end = 0;  // of the whole process: what a busy machine cannot stretch
-  run_local_ranks(run.layout.ranks, [&](std::shared_ptr<Communicator> world) {
-    const auto rank = start_rank(run, std::move(world));
-    for (int i = 0; i < kWarmUps + kMeasured; ++i) {
-      rank->world->barrier(rank->ctx());
-      if (rank->world->rank() == 0 && i == kWarmUps) cpu_begin = std::clock();
-      const auto start = std::chrono::steady_clock::now();
-      train_step(*rank, batch, {.adamw = {.lr = 1e-4, .step = i + 1}, .clip = 1.0});
-      const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (rank->world->rank() == 0 && i >= kWarmUps) seconds.push_back(s);
-    }
-    if (rank->world->rank() == 0) cpu_end = std::clock();
-  });
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  const double cpu = static_cast<double>(cpu_end - cpu_begin) / CLOCKS_PER_SEC / kMeasured;
-  const double rate = static_cast<double>(run.layout.context) * run.layout.accumulate / median;
-  const double gflops = choice.plan.step.flops * run.layout.ranks / median * 1e-9;
-  if (invocation.json) {
-    fmt::print("{}\n", Json{{"kind", "bench_step"},
-                            {"seconds", median},
-                            {"seconds_best", seconds.front()},
-                            {"cpu_seconds", cpu},
-                            {"tokens_per_second", rate},
-                            {"gflops", gflops},
-                            {"layout", layout_json(run.layout)}}
-                           .dump());
-  } else {
-    fmt::print(
-        "{}\nstep: {} (median of {}, best {}; {:.2f} cpu-seconds), {:.0f} tokens/s, {:.1f} GFLOP/s counted with what is computed "
-        "again\n",
-        describe(run.layout, run.model), format_seconds(median), kMeasured, format_seconds(seconds.front()), cpu, rate,
-        gflops);
-  }
+int run_rates(const Bench& bench, const Invocation& invocation) {
+  BenchSetup setup = setup_of(bench, invocation);
+  const bool cuda = setup.backend == Backend::kCuda;
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / setup.ranks);
+  HardwareProfile profile{.device = make_local_device(setup.backend, 0, threads)->name(),
+                          .count = setup.ranks,
+                          .memory_bytes = cuda ? cuda_memory(0).total : host_memory(),
+                          .seconds = setup.seconds};
+  setup.limits = limits_of(profile.device);
+
+  // Row by row, as a bench takes minutes; where stdout is for JSON, they are progress.
+  std::FILE* const table = invocation.json ? stderr : stdout;
+  const auto show = [&](const std::string& text) {
+    fmt::print(table, "{}", text);
+    std::fflush(table);
+  };
+  setup.on_rate = [&](const Rate& rate) {
+    if (profile.rates.empty()) show(table_head(profile));
+    profile.rates.push_back(rate);
+    show(table_row(rate));
+  };
+  run_local_ranks<BenchRank>(
+      setup.backend, setup.ranks,
+      [&](std::shared_ptr<Communicator> world) {
+        const int rank = world->rank();
+        return std::make_unique<BenchRank>(setup, std::move(world), make_local_device(setup.backend, rank, threads));
+      },
+      bench.run);
+  if (invocation.json) fmt::print("{}\n", profile_json(profile).dump());
   return 0;
 }
 
@@ -87,7 +98,9 @@ int bench_step(const Invocation& invocation) {
 
 int run_bench(const Invocation& invocation) {
   if (invocation.action == "step") return bench_step(invocation);
-  throw ConfigError("bench {}: is not available yet; step is", invocation.action);
+  for (const Bench& bench : kBenches)
+    if (bench.name == invocation.action) return run_rates(bench, invocation);
+  throw ConfigError("bench {}: is not available yet; ops, attention, comm, copies, step are", invocation.action);
 }
 
 }  // namespace untied

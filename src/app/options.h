@@ -39,6 +39,8 @@ struct Invocation {
   bool json = false;
   std::string html, trace;
   int emulate_ranks = 0;
+  bool profile = false;
+  double seconds = 4;           // of sustained work in each row of a bench
   std::set<std::string> given;  // names of the options that the user set, here or in the file
 };
 

@@ -19,6 +19,12 @@ struct Prepared {
 // Reads the model's config (not its weights) and settles devices and ranks.
 Prepared prepare(const Invocation& invocation);
 
+// What computes: auto takes what it finds.
+Backend backend_here(DeviceKind asked);
+
+// What there is on this machine for each of config.ranks ranks, or what the user says; config.ranks is known.
+MemoryLimits limits_here(const RunConfig& config, Backend target);
+
 // Chooses the layout; throws DoesNotFitError when nothing fits.
 Choice choose_or_throw(const Prepared& prepared);
 

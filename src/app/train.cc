@@ -33,6 +33,8 @@ int run_train(const Invocation& invocation) {
   log.note(run.data->report().str());
   log.note(describe(run.layout, run.model));
   log.note(plan_summary(choice));
+  if (run.layout.target == Backend::kCuda && run.layout.dtype == DType::kF32)
+    log.warn("--dtype fp32 on cuda: attention by a plain kernel, for checking and not for speed; bf16 is fast");
   log.record({{"kind", "config"},
               {"model", run.config.model},
               {"parameters", parameter_count(run.model)},

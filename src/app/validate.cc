@@ -9,11 +9,10 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "device/cuda.h"
 
 namespace untied {
 namespace {
-
-constexpr bool kHasCuda = false;  // the ops have no cuda kernels yet (ops/op.h)
 
 constexpr Commands kRuns{Command::kTrain, Command::kPlan, Command::kVerify};
 constexpr Commands kComputes{Command::kTrain, Command::kVerify, Command::kBench};
@@ -36,7 +35,10 @@ const std::vector<Limit> kLimits = {
     {kAll, "resume", {"false"}, "resuming is not available yet"},
     {kAll, "checkpoint-every", {"0"}, "a checkpoint before the end is not available yet"},
     {kAll, "keep", {"0"}, "a checkpoint before the end is not available yet"},
-    {kHasCuda ? Commands{} : kComputes, "device", {"cpu", "auto"}, "the cuda backend is not available yet"},
+    {kHasCuda ? Commands{} : kComputes,
+     "device",
+     {"cpu", "auto"},
+     "this build has no cuda backend (make build CUDA=1)"},
 };
 
 void check_limits(const Invocation& invocation) {
@@ -106,7 +108,7 @@ void check_out(const Invocation& invocation) {
 
 void check_dtype(const Invocation& invocation) {
   const RunConfig& run = invocation.run;
-  const bool cpu = run.device == DeviceKind::kCpu || (run.device == DeviceKind::kAuto && !kHasCuda);
+  const bool cpu = run.device == DeviceKind::kCpu || (run.device == DeviceKind::kAuto && cuda_device_count() == 0);
   if (cpu && run.dtype == DType::kBF16)
     throw ConfigError("--dtype bf16: the cpu computes in fp32; bf16 needs --device cuda");
 }

@@ -19,8 +19,8 @@ struct Tolerance {
 };
 Tolerance tolerance_of(DType dtype) { return dtype == DType::kBF16 ? Tolerance{5e-3, 2e-2} : Tolerance{1e-5, 1e-4}; }
 
-Probe probe(const Prepared& prepared, const std::vector<std::shared_ptr<const Sequence>>& sequences) {
-  const Choice choice = choose_or_throw(prepared);
+Probe probe(const Prepared& prepared, const Choice& choice,
+            const std::vector<std::shared_ptr<const Sequence>>& sequences) {
   Run run = planned_run(prepared, choice);
   fmt::print("{}\n", describe(run.layout, run.model));
   Probe result = probe_step(run, sequences);
@@ -38,7 +38,7 @@ Prepared single_rank(Prepared prepared) {
   config.store = "device";
   config.optimizer_state = OptimizerPlace::kDevice;
   config.save_activations = SavePolicy::kAttention;
-  prepared.limits = memory_limits(config, prepared.target, 1);
+  prepared.limits = limits_here(config, prepared.target);
   return prepared;
 }
 
@@ -60,9 +60,11 @@ int run_verify(const Invocation& invocation) {
   fmt::print("{} of the model's blocks, {} tokens, {} targets\n", prepared.model.blocks, prepared.config.context,
              valid);
 
-  const Probe chosen = probe(prepared, sequences);
-  const Probe reference = probe(single_rank(prepared), sequences);
-  const Tolerance tolerance = tolerance_of(prepared.config.dtype.value_or(DType::kF32));
+  const Choice choice = choose_or_throw(prepared);
+  const Probe chosen = probe(prepared, choice, sequences);
+  const Prepared single = single_rank(prepared);
+  const Probe reference = probe(single, choose_or_throw(single), sequences);
+  const Tolerance tolerance = tolerance_of(choice.layout.dtype);
   const double loss = std::abs(chosen.loss - reference.loss) / std::abs(reference.loss);
   const double norm = std::abs(chosen.grad_norm - reference.grad_norm) / reference.grad_norm;
   const Difference worst = worst_difference(chosen, reference);

@@ -59,34 +59,44 @@ void Communicator::all_to_all(Ctx& ctx, StreamKind stream, std::span<const Tenso
   CHECK(from.size() == to.size() && (from.size() == 0 || from.dtype() == to.dtype()),
         "all_to_all: rank {} sends itself {}, but receives {}", rank_, from.str(), to.str());
   count(ctx, static_cast<double>(sent));
-  if (!ctx.is_meta()) do_all_to_all(ctx, stream, send, recv);
+  if (ctx.is_meta()) return;
+  const OpTimer timer(ctx, "all_to_all");
+  do_all_to_all(ctx, stream, send, recv);
 }
 
 void Communicator::all_gather(Ctx& ctx, StreamKind stream, const Tensor& full, const Tensor& shard) {
   check_shard("all_gather", full, shard, rank_, size_);
   count(ctx, static_cast<double>(shard.bytes()) * (size_ - 1));
-  if (!ctx.is_meta()) do_all_gather(ctx, stream, full, shard);
+  if (ctx.is_meta()) return;
+  const OpTimer timer(ctx, "all_gather");
+  do_all_gather(ctx, stream, full, shard);
 }
 
 void Communicator::reduce_scatter(Ctx& ctx, StreamKind stream, const Tensor& shard, const Tensor& full) {
   check_shard("reduce_scatter", full, shard, rank_, size_);
   check_reducible("reduce_scatter", full);
   count(ctx, static_cast<double>(shard.bytes()) * (size_ - 1));
-  if (!ctx.is_meta()) do_reduce_scatter(ctx, stream, shard, full);
+  if (ctx.is_meta()) return;
+  const OpTimer timer(ctx, "reduce_scatter");
+  do_reduce_scatter(ctx, stream, shard, full);
 }
 
 void Communicator::all_reduce(Ctx& ctx, StreamKind stream, const Tensor& inout, Reduce reduce) {
   check_view("all_reduce", "inout", inout);
   check_reducible("all_reduce", inout);
   count(ctx, 2.0 * static_cast<double>(inout.bytes()) * (size_ - 1) / size_);
-  if (!ctx.is_meta()) do_all_reduce(ctx, stream, inout, reduce);
+  if (ctx.is_meta()) return;
+  const OpTimer timer(ctx, "all_reduce");
+  do_all_reduce(ctx, stream, inout, reduce);
 }
 
 void Communicator::broadcast(Ctx& ctx, StreamKind stream, const Tensor& inout, int root) {
   check_view("broadcast", "inout", inout);
   CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
   count(ctx, rank_ == root ? static_cast<double>(inout.bytes()) * (size_ - 1) : 0);
-  if (!ctx.is_meta()) do_broadcast(ctx, stream, inout, root);
+  if (ctx.is_meta()) return;
+  const OpTimer timer(ctx, "broadcast");
+  do_broadcast(ctx, stream, inout, root);
 }
 
 void Communicator::barrier(Ctx& ctx) {

@@ -5,7 +5,8 @@
 // Counted as sent is what leaves this rank when every pair of ranks talks directly: a ring sends as much in total.
 //
 // A rank that fails calls abort(cause); every other rank's next or current collective then throws DeviceError with that cause.
-// A rank that destroys its communicator has left: whoever still communicates gets the same error instead of waiting forever.
+// A rank that destroys its communicator has left: whoever calls a collective after that gets the same error. (On GPUs a rank
+// leaves behind the last collective: what is queued there and waits for a rank that has left ends only by an abort.)
 #pragma once
 
 #include <memory>
@@ -40,8 +41,11 @@ class Communicator {
   void broadcast(Ctx& ctx, StreamKind stream, const Tensor& inout, int root);
   void barrier(Ctx& ctx);
 
-  // From any thread. The first cause stands.
+  // From any thread. The first cause stands. Collectives that are queued end at once, with anything in what they write: who
+  // waits for a stream asks check() before using it.
   virtual void abort(const std::string& cause) = 0;
+  // Throws DeviceError with the cause when the group has failed.
+  virtual void check() const {}
 
  protected:
   Communicator(int rank, int size);

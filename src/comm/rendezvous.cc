@@ -82,6 +82,11 @@ void Rendezvous::fail(int rank, const std::string& cause) {
   changed_.notify_all();
 }
 
+void Rendezvous::check(const char* op) {
+  std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw_failure(op);
+}
+
 void Rendezvous::throw_failure(const char* op) const { throw DeviceError("{} was given up; {}", op, failure_); }
 
 }  // namespace untied

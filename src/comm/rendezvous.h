@@ -43,6 +43,8 @@ class Rendezvous {
 
   // Ends every present and future meet(). The first cause stands.
   void fail(int rank, const std::string& cause);
+  // Throws DeviceError, saying that `op` was given up and why, when the group has failed.
+  void check(const char* op);
 
  private:
   // True for the last to arrive, who then calls release().

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -39,8 +40,13 @@ class Device {
   // Threads that one op of this rank may use (cpu).
   int threads() const { return threads_; }
 
+  // What it is, for people and profiles: "NVIDIA H200".
+  virtual std::string name() const { return name_of(backend()); }
+
   // One block per arena, freed with the device; on meta only an address. Throws OutOfMemoryError, naming the kind of memory.
   virtual std::byte* reserve(MemoryKind kind, dim_t bytes) = 0;
+  // Told now and then while a reserve of host memory goes on (pinning takes a second for some GiB), if set.
+  std::function<void(dim_t done, dim_t of)> on_reserve;
 
   // The end of what is queued on `stream` so far. A later event of a stream implies all earlier ones.
   virtual Event record(StreamKind stream) = 0;

@@ -23,6 +23,8 @@ struct AttentionRows {
   DocumentStarts documents;  // empty: one document
 };
 
+inline constexpr dim_t kCudaHeadDim = 256;  // the largest D on cuda
+
 // Causal attention of a block of query rows against the keys before and beside them (FlashAttention-2, Dao 2023).
 // o_hRD = softmax(scale q k^T) v,  lse_hR = log sum exp(scale q k^T), natural logarithm, fp32.
 // in : q_hRD; kv[i] is the key/value head of query head i (entries may repeat), of which rows [0, first_row + R) are read.
@@ -32,7 +34,7 @@ struct AttentionRows {
 //   that no sum has more terms than sqrt(S) or so.  Any D.  cost: 4D FLOPs per (row, key) pair attended.
 // determinism on the cpu: a row's o and lse do not depend, by a bit, on threads or on how rows are split over calls.
 // on cuda: bf16 whose rows begin at multiples of 16 bytes, D % 8 = 0, by cuDNN in calls of attention_calls.h; the rest, and
-//   fp32, by a plain kernel. D up to 256. Two runs agree by the bit, but for dq of bf16 (to rounding).
+//   fp32, by a plain kernel. D up to kCudaHeadDim. Two runs agree by the bit, but for dq of bf16 (to rounding).
 // workspace: attention_workspace(...) bytes.
 void attention_forward(Ctx& ctx, const Tensor& o_hRD, const Tensor& lse_hR, const Tensor& q_hRD,
                        std::span<const KeyValue> kv, const AttentionRows& rows);

@@ -11,8 +11,6 @@
 // with the sequence, and the sums are the same for any number of threads.
 //
 // A mask is a score of kMasked: far below the running maximum's start, so its exponential is exactly 0 in every case.
-#include <omp.h>
-
 #include <atomic>
 #include <cmath>
 #include <mutex>
@@ -99,7 +97,7 @@ void mask(float* st, const Strip& strip, const dim_t* starts, Range keys, dim_t 
     const IntLanes k = splat(static_cast<int>(key));
     for (int v = 0; v < 3; ++v) {
       float* const at = st + key * kStripRows + v * kLanes;
-      store(at, (k < first[v]) | (k > last[v]) ? splat(kMasked) : load(at));
+      store(at, ((k < first[v]) | (k > last[v])) ? splat(kMasked) : load(at));
     }
   }
 }
@@ -439,9 +437,10 @@ void attention_forward_cpu(Ctx& ctx, const AttentionForwardCall& call) {
   // Fewer rows a task when there would be too few tasks: rows do not see how they are grouped.
   const dim_t wanted = threads == 1 ? tiles.rows : round_up(ceil_div(R * h, 4 * threads), kStripRows);
   const dim_t rows = std::min(tiles.rows, wanted), blocks = ceil_div(R, rows);
+  std::atomic<int> team{0};  // gives each thread its number; without OpenMP there is one
 #pragma omp parallel num_threads(threads)
   {
-    Carver carver(call.workspace + omp_get_thread_num() * attention_scratch_cpu(D, /*backward=*/false));
+    Carver carver(call.workspace + team++ * attention_scratch_cpu(D, /*backward=*/false));
     const ForwardScratch scratch(carver, D, tiles);
 #pragma omp for schedule(dynamic, 1)
     for (dim_t task = 0; task < blocks * h; ++task) {  // the last rows are the most work, so they come first
@@ -454,8 +453,9 @@ void attention_forward_cpu(Ctx& ctx, const AttentionForwardCall& call) {
 void attention_backward_cpu(Ctx& ctx, const AttentionBackwardCall& call) {
   const int threads = ctx.device.threads();
   Backward backward(call, threads);
+  std::atomic<int> team{0};
 #pragma omp parallel num_threads(threads)
-  backward.run(omp_get_thread_num());
+  backward.run(team++);
 }
 
 }  // namespace untied

@@ -12,9 +12,10 @@ struct MatmulOptions {
 // Matrix product.  c_MN (+)= op(a) op(b),  op(a) [M, K], op(b) [K, N]; products and sums in fp32.
 // in : a, b of one activation type; rows may be strided, the last dimension is contiguous.
 // out: c of that type, or fp32 (weight gradients).        alias: none (columns of one buffer may be a and c).
+// math on cuda: with kAdd and c of bf16 the product is rounded to bf16 before it is added to c (x + W y as everyone has it).
 // K = 0: c is zero, or unchanged.   kWrite never reads c.
-// determinism on the cpu: an element of c depends, by the bit, on its row of op(a) and column of op(b) alone: not on threads,
-//   nor on how c's rows (tiles) or columns (heads of a stage) are split over calls.
+// determinism on the cpu: the same bits for any number of threads. Not for parts of c computed on their own (tiles, heads of a
+//   stage): Eigen orders the sums of the last rows and columns of a product differently.
 // cost: 2MNK FLOPs.  workspace: up to matmul_workspace(target) bytes from the arena.
 void matmul(Ctx& ctx, const Tensor& c_MN, const Tensor& a, const Tensor& b, MatmulOptions options = {});
 

@@ -30,6 +30,7 @@ void launch(const Kernels<Args...>& kernels, Ctx& ctx, Cost cost, Given&&... arg
   if (ctx.is_meta()) return;
   auto kernel = ctx.device.backend() == Backend::kCuda ? kernels.cuda : kernels.cpu;
   if (!kernel) throw DeviceError("{} has no {} backend in this build", kernels.name, name_of(ctx.device.backend()));
+  const OpTimer timer(ctx, kernels.name);
   kernel(ctx, std::forward<Given>(args)...);
 }
 
@@ -40,5 +41,9 @@ inline bool is_activation(const Tensor& t) { return t.dtype() == DType::kF32 || 
 
 }  // namespace untied
 
-// An op's entry for the cuda backend: none has a kernel yet, so a build with CUDA refuses `--device cuda` like one without.
+// An op's entry for the cuda backend, where the build has it.
+#ifdef UNTIED_HAS_CUDA
+#define UNTIED_CUDA_KERNEL(function) function
+#else
 #define UNTIED_CUDA_KERNEL(function) nullptr
+#endif

@@ -1,8 +1,8 @@
 #include "plan/choose.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+
+#include "base/host_memory.h"
 
 namespace untied {
 namespace {
@@ -51,7 +51,8 @@ Choice check(const RunConfig& config, const ModelConfig& model, Backend target, 
   Choice choice;
   choice.layout = resolve_layout(config, model, target);
   choice.plan = plan_memory(choice.layout, model);
-  const dim_t device = choice.plan.device.bytes + outside_arena(target), host = choice.plan.host.bytes;
+  const dim_t device = choice.plan.device.bytes + outside_arena(target, choice.layout.ranks),
+              host = choice.plan.host.bytes;
   auto over = [&](const char* what, dim_t need, dim_t have, const MemoryPeak& peak) {
     choice.limited_by = format("{}: {} needed, {} there; largest: {}", what, format_bytes(static_cast<double>(need)),
                                format_bytes(static_cast<double>(have)), largest_category(peak));
@@ -71,7 +72,7 @@ Choice check(const RunConfig& config, const ModelConfig& model, Backend target, 
 
 MemoryLimits memory_limits(const RunConfig& config, Backend target, int ranks) {
   if (target == Backend::kCpu) {
-    const dim_t machine = static_cast<dim_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+    const dim_t machine = host_memory();
     if (!config.device_memory && !config.host_memory) return {machine / ranks, machine / ranks, true};
     return {config.device_memory.value_or(machine / ranks), config.host_memory.value_or(machine) / ranks, false};
   }

@@ -25,6 +25,7 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Layout& layout, const ModelConfig& model);
 
 // Device memory that the arena does not hold (cuda: context, library handles, communication buffers) and must leave free.
-dim_t outside_arena(Backend target);
+dim_t outside_arena(Backend target, int ranks);
+inline constexpr dim_t kCudaContext = dim_t{512} << 20;  // of it what is taken when a process first touches a GPU
 
 }  // namespace untied

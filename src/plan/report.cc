@@ -47,7 +47,7 @@ std::string plan_summary(const Choice& choice) {
 
 std::string plan_text(const PlanReport& report) {
   const Choice& choice = report.choice;
-  const dim_t outside = outside_arena(choice.layout.target);
+  const dim_t outside = outside_arena(choice.layout.target, choice.layout.ranks);
   std::string text =
       format("{} parameters, context {}\n{}\n\n", format_count(static_cast<double>(parameter_count(report.model))),
              format_tokens(choice.layout.context), describe(choice.layout, report.model));
@@ -81,7 +81,8 @@ Json layout_json(const Layout& layout) {
 Json plan_json(const PlanReport& report) {
   const Choice& choice = report.choice;
   return {{"fits", choice.fits},
-          {"device", json_of(choice.plan.device, outside_arena(choice.layout.target), report.limits.device)},
+          {"device",
+           json_of(choice.plan.device, outside_arena(choice.layout.target, choice.layout.ranks), report.limits.device)},
           {"host", json_of(choice.plan.host, 0, report.limits.host)},
           {"disk",
            {{"peak_bytes", 0}, {"capacity_bytes", nullptr}, {"categories", Json::object()}, {"peak_at", nullptr}}},

@@ -1,5 +1,7 @@
 #include "train/hooks.h"
 
+#include "device/hardware.h"
+
 namespace untied {
 namespace {
 
@@ -23,13 +25,20 @@ class LogStep final : public Hook {
                       {"seconds", r.seconds},
                       {"tokens_per_second", rate},
                       {"tokens_per_second_per_rank", rate / run_.layout.ranks},
-                      {"mfu", nullptr},  // a share of a device's peak rate, which the cpu has no figure for
+                      {"mfu", mfu(rank, r)},
                       {"device_peak_bytes", rank.ctx().memory.peak()},
                       {"device_planned_bytes", rank.ctx().memory.capacity()},
                       {"host_peak_bytes", rank.ctx().host.peak()}});
   }
 
  private:
+  // A share of the GPUs' peak rate in bf16; null where there is no figure for it, as of the cpu.
+  Json mfu(RankState& rank, const StepRecord& r) const {
+    const auto limits = limits_of(rank.ctx().device.name());
+    if (!limits || run_.layout.dtype != DType::kBF16) return nullptr;
+    return r.flops / (r.seconds * limits->bf16_tflops * 1e12 * run_.layout.ranks);
+  }
+
   const Run& run_;
 };
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "ops/attention.h"
 
 namespace untied {
 namespace {
@@ -55,6 +56,9 @@ Layout resolve_layout(const RunConfig& config, const ModelConfig& model, Backend
   if (layout.heads_per_stage > model.heads)
     throw ConfigError("--heads-per-stage {}: the model has {} query heads, so 1 to {} are legal",
                       layout.heads_per_stage, model.heads, model.heads);
+  if (target == Backend::kCuda && model.head_dim > kCudaHeadDim)
+    throw ConfigError("attention on cuda takes head sizes up to {}, the model has {}; --device cpu takes any",
+                      kCudaHeadDim, model.head_dim);
   layout.tiles = automatic_tiles(layout, model);
   if (config.query_tile > 0) layout.tiles.query = config.query_tile;
   if (config.mlp_tile > 0) layout.tiles.mlp = config.mlp_tile;

@@ -4,20 +4,40 @@
 #include <mutex>
 #include <thread>
 
+#include "comm/nccl.h"
+#include "device/cpu.h"
+#include "device/cuda.h"
+
 namespace untied {
+namespace {
 
-void run_local_ranks(int ranks, const std::function<void(std::shared_ptr<Communicator>)>& body) {
-  std::vector<std::shared_ptr<Communicator>> communicators;
-  if (ranks == 1) communicators.push_back(make_self_communicator());
-  else
-    for (auto& c : make_thread_communicators(ranks)) communicators.push_back(std::move(c));
+std::vector<std::shared_ptr<Communicator>> make_communicators(Backend backend, int ranks) {
+  std::vector<std::unique_ptr<Communicator>> made;
+  if (ranks == 1) made.push_back(make_self_communicator());
+  else made = backend == Backend::kCuda ? make_nccl_communicators(ranks) : make_thread_communicators(ranks);
+  return {std::make_move_iterator(made.begin()), std::make_move_iterator(made.end())};
+}
 
+}  // namespace
+
+std::unique_ptr<Device> make_local_device(Backend backend, int rank, int threads) {
+  if (backend == Backend::kCuda) return make_cuda_device(rank);
+  return make_cpu_device({.threads = threads});
+}
+
+void run_local_ranks(Backend backend, int ranks,
+                     const std::function<std::shared_ptr<void>(std::shared_ptr<Communicator>)>& make,
+                     const std::function<void(void*)>& body) {
+  if (backend == Backend::kCuda) require_cuda(ranks);
+  const std::vector<std::shared_ptr<Communicator>> communicators = make_communicators(backend, ranks);
   std::mutex mutex;
   std::exception_ptr first;
   auto run = [&](int rank) {
+    std::shared_ptr<void> state;
     std::string cause;
     try {
-      body(communicators[rank]);
+      state = make(communicators[rank]);
+      body(state.get());
       return;
     } catch (const std::exception& error) {
       cause = error.what();

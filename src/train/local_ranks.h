@@ -8,8 +8,32 @@
 
 namespace untied {
 
-// Runs body(communicator) in one thread per rank and returns when all have ended. The first rank that throws aborts the
-// others' collectives; its exception, not theirs, is thrown again here.
-void run_local_ranks(int ranks, const std::function<void(std::shared_ptr<Communicator>)>& body);
+// The device of rank `rank`: on cuda the GPU of that number. Throws DeviceError when there is none.
+std::unique_ptr<Device> make_local_device(Backend backend, int rank, int threads);
+
+// Runs body(*make(communicator)) in one thread per rank and returns when all have ended. The first rank that throws aborts
+// the others' collectives; its exception, not theirs, is thrown again here.
+//
+// What `make` returns holds the rank's device. It outlives the report of a failure: a device that ends waits for its
+// collectives, and when a rank has failed only the abort ends those. `make` itself does not communicate.
+template <class State>
+void run_local_ranks(Backend backend, int ranks,
+                     const std::function<std::unique_ptr<State>(std::shared_ptr<Communicator>)>& make,
+                     const std::function<void(State&)>& body);
+
+// The same without types.
+void run_local_ranks(Backend backend, int ranks,
+                     const std::function<std::shared_ptr<void>(std::shared_ptr<Communicator>)>& make,
+                     const std::function<void(void*)>& body);
+
+template <class State>
+void run_local_ranks(Backend backend, int ranks,
+                     const std::function<std::unique_ptr<State>(std::shared_ptr<Communicator>)>& make,
+                     const std::function<void(State&)>& body) {
+  run_local_ranks(
+      backend, ranks,
+      [&](std::shared_ptr<Communicator> world) -> std::shared_ptr<void> { return make(std::move(world)); },
+      [&](void* state) { body(*static_cast<State*>(state)); });
+}
 
 }  // namespace untied

@@ -3,18 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/local_ranks.h"
-
 namespace untied {
 
 Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>> micro_batches) {
   Probe probe;
   probe.device_peaks.resize(run.layout.ranks);
   probe.host_peaks.resize(run.layout.ranks);
-  run_local_ranks(run.layout.ranks, [&](std::shared_ptr<Communicator> world) {
-    const int me = world->rank();
-    const std::unique_ptr<RankState> rank = start_rank(run, std::move(world));
-    const StepStats stats = train_step(*rank, micro_batches, {.update = false});
+  on_each_rank(run, [&](RankState& rank) {
+    const int me = rank.world->rank();
+    const StepStats stats = train_step(rank, micro_batches, {.update = false});
     EachParameter keep;
     if (me == 0) {
       probe.loss = stats.loss;
@@ -23,9 +20,9 @@ Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>
         probe.gradients[p.name].assign(values.begin(), values.end());
       };
     }
-    collect_gradients(*rank, keep);
-    probe.device_peaks[me] = rank->ctx().memory.peak();
-    probe.host_peaks[me] = rank->ctx().host.peak();
+    collect_gradients(rank, keep);
+    probe.device_peaks[me] = rank.ctx().memory.peak();
+    probe.host_peaks[me] = rank.ctx().host.peak();
   });
   return probe;
 }

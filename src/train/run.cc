@@ -6,6 +6,7 @@
 #include "train/hooks.h"
 #include "train/learning_rate.h"
 #include "train/local_ranks.h"
+#include "train/model_flops.h"
 #include "train/progress.h"
 
 namespace untied {
@@ -49,12 +50,10 @@ void save(const Run& run, RankState& rank, CheckpointWriter& writer, dim_t step)
   run.log->record({{"kind", "checkpoint"}, {"step", step}, {"path", run.config.out}});
 }
 
-RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandonment,
-                  std::shared_ptr<Communicator> world) {
-  const std::unique_ptr<RankState> rank = start_rank(run, std::move(world));
-  const bool speaks = rank->world->rank() == 0;
+RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandonment, RankState& rank) {
+  const bool speaks = rank.world->rank() == 0;
   std::optional<Progress> progress;
-  if (speaks) progress.emplace(*run.log, rank->ctx().place);
+  if (speaks) progress.emplace(*run.log, rank.ctx().place);
   const auto hooks = make_hooks(run);
   Abandonment::Rank give_up(abandonment);
 
@@ -72,7 +71,7 @@ RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandon
     options.between_blocks = std::ref(give_up);
     StepRecord record{.step = step, .lr = options.adamw.lr};
     try {
-      record.stats = train_step(*rank, inputs.sequences, options);
+      record.stats = train_step(rank, inputs.sequences, options);
     } catch (const StepAbandoned&) {
       if (speaks) run.log->warn(format("step {} given up: it outlasted --grace {}", step, run.config.grace));
       --step;
@@ -81,22 +80,46 @@ RunEnd train_rank(const Run& run, CheckpointWriter& writer, Abandonment& abandon
     record.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     record.tokens = inputs.tokens;
     record.valid_targets = inputs.valid_targets;
+    record.flops = model_flops(run.model, inputs.sequences);
     if (progress) progress->end_step(record.seconds);
-    for (const auto& hook : hooks) hook->after_step(*rank, record);
+    for (const auto& hook : hooks) hook->after_step(rank, record);
     stop = record.stats.stop;
   }
-  save(run, *rank, writer, step);
+  save(run, rank, writer, step);
   return step < run.config.steps ? RunEnd::kStopped : RunEnd::kFinished;
+}
+
+// A line now and then while pinned memory is reserved.
+std::function<void(dim_t, dim_t)> reserve_progress(RunLog& log) {
+  return [&log, said = Clock::time_point()](dim_t done, dim_t of) mutable {
+    constexpr auto kEvery = std::chrono::seconds(2);
+    constexpr dim_t kWorthSaying = dim_t{4} << 30;  // bytes: more than a second
+    if (of < kWorthSaying) return;
+    if (done == of) return log.progress("");
+    if (Clock::now() - said < kEvery) return;
+    said = Clock::now();
+    log.progress(format("pinning host memory: {} of {} a rank", format_bytes(static_cast<double>(done)),
+                        format_bytes(static_cast<double>(of))));
+  };
 }
 
 }  // namespace
 
-std::unique_ptr<RankState> start_rank(const Run& run, std::shared_ptr<Communicator> world) {
-  const int me = world->rank();
-  auto rank = std::make_unique<RankState>(run.layout, run.model, run.make_device(), std::move(world),
-                                          run.device_bytes[me], run.host_bytes[me]);
-  load_weights(*rank, run.weights.get());
-  return rank;
+void on_each_rank(const Run& run, const std::function<void(RankState&)>& body) {
+  run_local_ranks<RankState>(
+      run.layout.target, run.layout.ranks,
+      [&](std::shared_ptr<Communicator> world) {
+        const int me = world->rank();
+        std::unique_ptr<Device> device =
+            run.make_device ? run.make_device(me) : make_local_device(run.layout.target, me, run.layout.threads);
+        if (run.log && me == 0) device->on_reserve = reserve_progress(*run.log);
+        return std::make_unique<RankState>(run.layout, run.model, std::move(device), std::move(world),
+                                           run.device_bytes[me], run.host_bytes[me]);
+      },
+      [&](RankState& rank) {
+        load_weights(rank, run.weights.get());
+        body(rank);
+      });
 }
 
 RunEnd train(const Run& run) {
@@ -104,10 +127,9 @@ RunEnd train(const Run& run) {
   // Made first: a folder that cannot be written, or a full disk, should not show after the last step.
   CheckpointWriter writer(run.config.out, ModelParameters(run.model), run.format);
   Abandonment abandonment(run.config.grace);
-  run_local_ranks(run.layout.ranks, [&](std::shared_ptr<Communicator> world) {
-    const bool first = world->rank() == 0;
-    const RunEnd mine = train_rank(run, writer, abandonment, std::move(world));
-    if (first) end = mine;
+  on_each_rank(run, [&](RankState& rank) {
+    const RunEnd mine = train_rank(run, writer, abandonment, rank);
+    if (rank.world->rank() == 0) end = mine;
   });
   return end;
 }

@@ -19,8 +19,8 @@ struct Run {
   RunConfig config;
   ModelConfig model;
   Layout layout;
-  std::vector<dim_t> device_bytes, host_bytes;           // planned, of each rank
-  std::function<std::unique_ptr<Device>()> make_device;  // one for each rank
+  std::vector<dim_t> device_bytes, host_bytes;                             // planned, of each rank
+  std::function<std::unique_ptr<Device>(int rank)> make_device = nullptr;  // null: of the layout's target
   std::shared_ptr<const WeightSource> weights;
   std::shared_ptr<const Dataset> data, eval_data;  // eval_data may be null
   CheckpointFormat format;
@@ -33,6 +33,7 @@ struct StepRecord {
   StepStats stats;
   double lr = 0, seconds = 0;
   dim_t tokens = 0, valid_targets = 0;
+  double flops = 0;  // model_flops, of all ranks
 };
 
 // Something done after steps, on every rank, in the same order everywhere (a hook may communicate).
@@ -47,7 +48,7 @@ enum class RunEnd { kFinished, kStopped };
 // Trains on the ranks of this process and saves the model. Throws what went wrong on the rank that failed first.
 RunEnd train(const Run& run);
 
-// Builds a rank's state on the device of the layout, with memory as planned, and its weights loaded.
-std::unique_ptr<RankState> start_rank(const Run& run, std::shared_ptr<Communicator> world);
+// Runs body(rank) on every rank of this process: each on its device, with memory as planned and the weights loaded.
+void on_each_rank(const Run& run, const std::function<void(RankState&)>& body);
 
 }  // namespace untied

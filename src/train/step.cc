@@ -24,6 +24,7 @@ const double* reduced_scalars(RankState& rank) {
   ctx.device.order(StreamKind::kCompute, StreamKind::kToHost);
   copy(ctx, StreamKind::kToHost, rank.scalars_host.tensor, rank.scalars.tensor);
   ctx.device.synchronize();
+  rank.world->check();
   return rank.scalars_host.tensor.as<double>();
 }
 
@@ -100,6 +101,8 @@ StepStats train_step(RankState& rank, std::span<const std::shared_ptr<const Sequ
     AdamWStep adamw = options.adamw;
     if (options.clip > 0) adamw.gradient_scale = std::min(1.0, options.clip / (stats.grad_norm + 1e-6));
     rank.optimizer.step(ctx, rank.weights, rank.gradients, adamw);
+    ctx.device.synchronize();  // a step ends when it has, and a fault in it is this step's
+    rank.world->check();
   }
   return stats;
 }

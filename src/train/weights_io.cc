@@ -59,6 +59,7 @@ void gather_unit(RankState& rank, const Tensor& shard, MemoryKind place, Each&& 
     ctx.device.order(StreamKind::kCompute, StreamKind::kToHost);
     copy(ctx, StreamKind::kToHost, host.tensor, wide.tensor);
     ctx.device.synchronize();
+    rank.world->check();
     if (ctx.is_meta()) continue;
     for (dim_t r = 0; r < W; ++r)
       each(Range{r * n + piece.rows.begin, r * n + piece.rows.end}, host.tensor.f32() + r * piece.size());

@@ -56,7 +56,7 @@ TEST(Options, RatchetOfNamesValuesAndCommands) {
   EXPECT_EQ(table, R"(--model DIR|PRESET: train plan verify bench data model
 --data FILE...: train plan verify data
 --context N: train plan verify bench data
---steps N: train plan verify
+--steps N: train plan verify bench
 --out DIR: train plan verify model
 --resume: train plan verify
 --config FILE.toml: train plan verify bench data
@@ -102,6 +102,8 @@ TEST(Options, RatchetOfNamesValuesAndCommands) {
 --html FILE: plan
 --trace FILE: plan
 --emulate-ranks N: bench
+--seconds SECONDS: bench
+--profile: bench
 --dry-run: train plan verify
 --print-config: train plan verify bench data
 )");

@@ -75,7 +75,7 @@ TEST(Validate, RefusesWhatIsNotAvailableYet) {
       {"--checkpoint-every 5", "--checkpoint-every 5: a checkpoint before the end is not available yet; 0 is"},
       {"--keep 2", "--keep 2: a checkpoint before the end is not available yet; 0 is"},
 #ifndef UNTIED_HAS_CUDA
-      {"--device cuda", "--device cuda: the cuda backend is not available yet; cpu, auto are"},
+      {"--device cuda", "--device cuda: this build has no cuda backend (make build CUDA=1); cpu, auto are"},
       {"--dtype bf16", "--dtype bf16: the cpu computes in fp32; bf16 needs --device cuda"},
 #endif
   };

@@ -22,8 +22,8 @@ struct Product {
 };
 
 const Product kProducts[] = {
-    {1, 1, 1},      {3, 1, 113}, {1, 113, 3},    {7, 17, 1025}, {113, 1023, 3}, {1025, 3, 33},
-    {65, 130, 600}, {6, 16, 8},  {200, 1050, 5}, {12, 32, 256}, {13, 33, 257},  {1, 1023, 113},
+    {1, 1, 1},     {3, 1, 113}, {1, 113, 3},    {7, 17, 1025}, {113, 1023, 3}, {1025, 3, 33},
+    {37, 70, 600}, {6, 16, 8},  {200, 1050, 5}, {12, 32, 256}, {13, 33, 257},  {1, 1023, 113},
 };
 
 TEST(Matmul, EqualsReference) {
@@ -48,7 +48,7 @@ TEST(Matmul, EqualsReference) {
 
 // The same bits for any number of threads.
 TEST(Matmul, BitsDoNotDependOnThreads) {
-  for (Product p : {Product{100, 90, 700}, Product{331, 257, 129}, Product{5, 1100, 1300}, Product{1100, 5, 1300}})
+  for (Product p : {Product{100, 90, 700}, Product{331, 257, 129}, Product{5, 1100, 300}, Product{1100, 5, 300}})
     for (int variant = 0; variant < 4; ++variant) {
       p.transpose_a = variant & 1, p.transpose_b = variant & 2;
       const auto a_values = draw(p.M * p.K, 1), b_values = draw(p.K * p.N, 2);

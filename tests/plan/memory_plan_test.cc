@@ -7,7 +7,6 @@
 #include "plan/choose.h"
 #include "plan/report.h"
 #include "support/small_model.h"
-#include "train/local_ranks.h"
 
 namespace untied {
 namespace {
@@ -150,13 +149,12 @@ TEST(Choose, TheLongestContextRuns) {
   ASSERT_TRUE(choice.fits);
   const untied::Run run = make_run(choice.layout, model, random_source(1, 0.1));
   const std::vector<std::shared_ptr<const Sequence>> batch{make_sequence(config.context, {config.context}, 61, 1)};
-  run_local_ranks(2, [&](std::shared_ptr<Communicator> world) {
-    const auto rank = start_rank(run, std::move(world));
-    EXPECT_LE(rank->ctx().memory.capacity(), limits.device);
-    EXPECT_LE(rank->ctx().host.capacity(), limits.host);
-    for (int step = 1; step <= 2; ++step) train_step(*rank, batch, {.adamw = {.lr = 1e-3, .step = step}});
-    evaluate(*rank, batch[0].get());
-    save_weights(*rank, nullptr);
+  on_each_rank(run, [&](RankState& rank) {
+    EXPECT_LE(rank.ctx().memory.capacity(), limits.device);
+    EXPECT_LE(rank.ctx().host.capacity(), limits.host);
+    for (int step = 1; step <= 2; ++step) train_step(rank, batch, {.adamw = {.lr = 1e-3, .step = step}});
+    evaluate(rank, batch[0].get());
+    save_weights(rank, nullptr);
   });
 }
 

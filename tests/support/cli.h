@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 extern char** environ;
 
@@ -36,8 +39,24 @@ class Cli : public testing::Test {
     folder_ = fs::path(testing::TempDir()) / ("untied_cli_test." + std::to_string(getpid()));
     fs::remove_all(folder_);
     fs::create_directories(folder_);
+    hide_gpus();
   }
-  void TearDown() override { fs::remove_all(folder_); }
+  void TearDown() override {
+    show_gpus();
+    fs::remove_all(folder_);
+  }
+  // From the programs that are started: what these tests say of them is said of the cpu.
+  void hide_gpus() {
+    show_gpus();
+    if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) visible_ = visible;
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    hidden_ = true;
+  }
+  void show_gpus() {
+    if (!std::exchange(hidden_, false)) return;
+    if (visible_) setenv("CUDA_VISIBLE_DEVICES", visible_->c_str(), 1);
+    else unsetenv("CUDA_VISIBLE_DEVICES");
+  }
 
   fs::path path(const std::string& name) const { return folder_ / name; }
   std::string file(const std::string& name, const std::string& text) const {
@@ -75,6 +94,8 @@ class Cli : public testing::Test {
 
  private:
   fs::path folder_;
+  std::optional<std::string> visible_;
+  bool hidden_ = false;
 };
 
 }  // namespace untied::test

@@ -38,7 +38,10 @@ inline double inverse_rms(const double* x, dim_t E, double eps) {
 inline Values rmsnorm(const Values& x, const Values& w, dim_t R, double eps) {
   const dim_t E = static_cast<dim_t>(w.size());
   Values y(x.size());
-  for (dim_t i = 0; i < R * E; ++i) y[i] = x[i] * inverse_rms(&x[i / E * E], E, eps) * w[i % E];
+  for (dim_t r = 0; r < R; ++r) {
+    const double inverse = inverse_rms(&x[r * E], E, eps);
+    for (dim_t e = 0; e < E; ++e) y[r * E + e] = x[r * E + e] * inverse * w[e];
+  }
   return y;
 }
 inline void rmsnorm_backward(Values& dx, Values& dw, const Values& dy, const Values& x, const Values& w, dim_t R,
@@ -89,14 +92,14 @@ inline double cross_entropy(const Values& logits, const Values& targets, dim_t V
 }
 inline Values cross_entropy_backward(const Values& logits, const Values& targets, dim_t V, double scale) {
   Values d(logits.size());
-  for (dim_t i = 0; i < static_cast<dim_t>(logits.size()); ++i) {
-    const double target = targets[i / V];
-    if (target < 0) continue;
-    const double* const row = &logits[i / V * V];
+  for (dim_t r = 0; r < static_cast<dim_t>(targets.size()); ++r) {
+    if (targets[r] < 0) continue;
+    const double* const row = &logits[r * V];
     const double most = *std::max_element(row, row + V);
     double sum = 0;
     for (dim_t v = 0; v < V; ++v) sum += std::exp(row[v] - most);
-    d[i] = scale * (std::exp(logits[i] - most) / sum - (i % V == static_cast<dim_t>(target)));
+    for (dim_t v = 0; v < V; ++v)
+      d[r * V + v] = scale * (std::exp(row[v] - most) / sum - (v == static_cast<dim_t>(targets[r])));
   }
   return d;
 }

@@ -52,7 +52,10 @@ inline Run make_run(const Layout& layout, const ModelConfig& model, std::shared_
   const MemoryPlan plan = plan_memory(layout, model);
   for (const MemoryPeak& peak : plan.device_of_rank) run.device_bytes.push_back(peak.bytes);
   for (const MemoryPeak& peak : plan.host_of_rank) run.host_bytes.push_back(peak.bytes);
-  run.make_device = [threads = layout.threads] { return make_cpu_device({.threads = threads, .lazy_copies = true}); };
+  if (layout.target == Backend::kCpu)
+    run.make_device = [threads = layout.threads](int) {
+      return make_cpu_device({.threads = threads, .lazy_copies = true});
+    };
   run.weights = std::move(weights);
   return run;
 }

@@ -5,10 +5,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "device/cuda.h"
 #include "model/model.h"
 #include "support/small_model.h"
 #include "train/learning_rate.h"
-#include "train/local_ranks.h"
 
 namespace untied {
 namespace {
@@ -46,19 +46,33 @@ struct Fixture {
     to_f32(data->bytes.data(), data->dtype, out.size(), out.data());
     return out;
   }
+  // One rank, everything in one piece.
+  Layout layout(Backend backend, DType dtype = DType::kF32) const {
+    Layout layout = single_rank(context, model);
+    layout.target = backend;
+    layout.dtype = dtype;
+    return layout;
+  }
   untied::Run run(const Layout& layout) const { return make_run(layout, model, checkpoint_source(checkpoint)); }
 };
 
-class Parity : public testing::TestWithParam<const char*> {};
+class Parity : public testing::TestWithParam<std::tuple<const char*, Backend>> {
+ protected:
+  void SetUp() override {
+    if (backend() == Backend::kCuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+  const char* fixture() const { return std::get<0>(GetParam()); }
+  Backend backend() const { return std::get<1>(GetParam()); }
+};
 
 TEST_P(Parity, Logits) {
-  const Fixture f(GetParam());
-  const untied::Run run = f.run(single_rank(f.context, f.model));
-  run_local_ranks(1, [&](std::shared_ptr<Communicator> world) {
-    const auto rank = start_rank(run, std::move(world));
-    const RankBatch batch = upload(*rank, f.data->sequence(0).get());
+  const Fixture f(fixture());
+  const untied::Run run = f.run(f.layout(backend()));
+  on_each_rank(run, [&](RankState& rank) {
+    const RankBatch batch = upload(rank, f.data->sequence(0).get());
     std::vector<float> logits(f.context * f.model.vocab);
-    forward_logits(rank->execution(), batch, Tensor(logits.data(), DType::kF32, {f.context, f.model.vocab}));
+    forward_logits(rank.execution(), batch, Tensor(logits.data(), DType::kF32, {f.context, f.model.vocab}));
+    rank.ctx().device.synchronize();
     const std::vector<float> expected = f.values("logits");
     ASSERT_EQ(logits.size(), expected.size());
     for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], kLogits) << "logit " << i;
@@ -66,10 +80,10 @@ TEST_P(Parity, Logits) {
 }
 
 TEST_P(Parity, LossAndEveryGradient) {
-  const Fixture f(GetParam());
+  const Fixture f(fixture());
   const std::vector<std::shared_ptr<const Sequence>> batch{f.data->sequence(0)};
   EXPECT_EQ(batch[0]->valid_targets, f.expected["valid_targets"].get<dim_t>());
-  const Probe probe = probe_step(f.run(single_rank(f.context, f.model)), batch);
+  const Probe probe = probe_step(f.run(f.layout(backend())), batch);
   EXPECT_NEAR(probe.loss, f.expected["loss"].get<double>(), kLoss);
   EXPECT_NEAR(probe.grad_norm / f.expected["grad_norm"].get<double>(), 1, kGradient);
   std::size_t gradients = 0;
@@ -89,28 +103,26 @@ TEST_P(Parity, LossAndEveryGradient) {
 }
 
 // On two ranks with small tiles and everything streamed, so that loading and training agree there too.
-TEST_P(Parity, TenAdamWLosses) {
-  const Fixture f(GetParam());
+std::vector<StepStats> ten_steps(const Fixture& f, Backend backend, DType dtype) {
   const Json& training = f.expected["training"];
   RunConfig config;
   config.lr = training["learning_rate"].get<double>();
   config.steps = training["steps"].get<dim_t>();
   config.warmup = training["warmup"].get<dim_t>();
-  Layout layout = single_rank(f.context, f.model);
-  layout.ranks = layout.ulysses = 2;
-  layout.tokens = ceil_div(f.context, 2);
+  Layout layout = f.layout(backend, dtype);
+  layout.ranks = layout.ulysses = backend == Backend::kCuda ? std::min(2, cuda_device_count()) : 2;
+  layout.tokens = ceil_div(f.context, layout.ranks);
   layout.heads_per_stage = 2;
   layout.tiles = {7, 5, 11};
   layout.store = Tier::kHost;
   layout.optimizer = MemoryKind::kHost;
   const untied::Run run = f.run(layout);
   std::vector<StepStats> stats;
-  run_local_ranks(2, [&](std::shared_ptr<Communicator> world) {
-    const auto rank = start_rank(run, std::move(world));
+  on_each_rank(run, [&](RankState& rank) {
     for (const Json& line : f.expected["log"]) {
       const dim_t step = line["step"].get<dim_t>();
       const std::vector<std::shared_ptr<const Sequence>> batch{f.data->sequence(line["sequence"].get<dim_t>())};
-      const StepStats s = train_step(*rank, batch,
+      const StepStats s = train_step(rank, batch,
                                      {.adamw = {.lr = learning_rate(config, step),
                                                 .beta1 = training["beta1"].get<double>(),
                                                 .beta2 = training["beta2"].get<double>(),
@@ -119,9 +131,15 @@ TEST_P(Parity, TenAdamWLosses) {
                                                 .step = step},
                                       .clip = training["clip_norm"].get<double>()});
       EXPECT_NEAR(learning_rate(config, step), line["learning_rate"].get<double>(), 1e-12);
-      if (rank->world->rank() == 0) stats.push_back(s);
+      if (rank.world->rank() == 0) stats.push_back(s);
     }
   });
+  return stats;
+}
+
+TEST_P(Parity, TenAdamWLosses) {
+  const Fixture f(fixture());
+  const std::vector<StepStats> stats = ten_steps(f, backend(), DType::kF32);
   ASSERT_EQ(stats.size(), 10u);
   for (std::size_t i = 0; i < stats.size(); ++i) {
     EXPECT_NEAR(stats[i].loss, f.expected["log"][i]["loss"].get<double>(), kTenLosses) << "step " << i + 1;
@@ -129,10 +147,27 @@ TEST_P(Parity, TenAdamWLosses) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Parity,
-                         testing::Values("llama_default", "llama_llama3_tied", "llama_headdim", "llama_bias",
-                                         "llama_oldconfig", "llama_packed"),
-                         [](const auto& info) { return std::string(info.param); });
+// bf16 weights and activations, fp32 master weights: a loss moves by a fraction of bf16's half unit, 2e-3 of it.
+TEST_P(Parity, TenLossesInBf16) {
+  if (backend() == Backend::kCpu) GTEST_SKIP() << "the cpu computes in fp32";
+  const Fixture f(fixture());
+  const std::vector<StepStats> stats = ten_steps(f, backend(), DType::kBF16);
+  ASSERT_EQ(stats.size(), 10u);
+  for (std::size_t i = 0; i < stats.size(); ++i)
+    EXPECT_NEAR(stats[i].loss / f.expected["log"][i]["loss"].get<double>(), 1, 5e-3) << "step " << i + 1;
+}
+
+constexpr const char* kFixtures[] = {"llama_default", "llama_llama3_tied", "llama_headdim",
+                                     "llama_bias",    "llama_oldconfig",   "llama_packed"};
+std::string name_of_case(const testing::TestParamInfo<Parity::ParamType>& info) {
+  return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) == Backend::kCuda ? "_Cuda" : "");
+}
+INSTANTIATE_TEST_SUITE_P(Cases, Parity, testing::Combine(testing::ValuesIn(kFixtures), testing::Values(Backend::kCpu)),
+                         name_of_case);
+#ifdef UNTIED_HAS_CUDA
+INSTANTIATE_TEST_SUITE_P(Gpu, Parity, testing::Combine(testing::ValuesIn(kFixtures), testing::Values(Backend::kCuda)),
+                         name_of_case);
+#endif
 
 }  // namespace
 }  // namespace untied

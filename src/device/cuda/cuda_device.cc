@@ -1,0 +1,353 @@
+// The cuda device: four streams that do not wait for the default stream, pooled events, copies of strided views as one or few
+// calls of the copy engine, and one allocation per arena.
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "base/host_memory.h"
+#include "device/cuda.h"
+#include "device/cuda/check.h"
+#include "device/cuda/stream.h"
+
+namespace untied {
+namespace {
+
+std::string bytes_text(dim_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string version_text(int version) { return format("{}.{}", version / 1000, version % 1000 / 10); }
+
+std::string visible_devices() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible ? format(" (CUDA_VISIBLE_DEVICES is '{}')", visible) : "";
+}
+
+// Fresh pages, from the GPU's own node if it can be: copies from the other node's memory cross the link between the sockets.
+class Pages {
+ public:
+  Pages(int node, dim_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
+    void* const address =
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+      throw OutOfMemoryError("cannot pin {} of host memory: {}", bytes_text(bytes), std::strerror(errno));
+    begin_ = static_cast<std::byte*>(address);
+    madvise(begin_, bytes_, MADV_HUGEPAGE);  // fewer pages to pin
+    constexpr int kMaskBits = 8 * sizeof(unsigned long);
+    const unsigned long mask = node >= 0 && node < kMaskBits ? 1ul << node : 0;
+    // + 1: as the kernel counts. It fails in some containers; the memory is as good then, only farther.
+    if (mask != 0) syscall(SYS_mbind, begin_, bytes_, MPOL_PREFERRED, &mask, kMaskBits + 1, 0);
+  }
+  Pages(const Pages&) = delete;
+  ~Pages() {
+    if (begin_) munmap(begin_, bytes_);
+  }
+
+  std::byte* begin() const { return begin_; }
+  std::byte* release() { return std::exchange(begin_, nullptr); }
+
+  // Makes [begin, end) real, by several threads: the kernel clears some GiB a second and thread.
+  void touch(std::size_t begin, std::size_t end) const {
+    constexpr std::size_t kThreads = 8, kHugePage = std::size_t{2} << 20;
+    const std::size_t part = (end - begin + kThreads * kHugePage - 1) / (kThreads * kHugePage) * kHugePage;
+    std::vector<std::jthread> threads;
+    for (std::size_t at = begin; at < end; at += part)
+      threads.emplace_back([from = begin_ + at, bytes = std::min(part, end - at)] {
+        if (madvise(from, bytes, MADV_POPULATE_WRITE) == 0) return;
+        for (std::size_t i = 0; i < bytes; i += 4096)
+          static_cast<volatile std::byte*>(from)[i] = std::byte{0};  // before 5.14
+      });
+  }
+
+ private:
+  std::byte* begin_ = nullptr;
+  const std::size_t bytes_;
+};
+
+std::byte* reserve_on_device(int gpu, dim_t bytes) {
+  void* address = nullptr;
+  const cudaError_t error = cudaMalloc(&address, static_cast<std::size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is told by the exception
+    std::size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    throw OutOfMemoryError("cannot reserve {} of device memory on GPU {}: {} of {} are free", bytes_text(bytes), gpu,
+                           bytes_text(static_cast<dim_t>(free)), bytes_text(static_cast<dim_t>(total)));
+  }
+  CUDA_CHECK(error);
+  return static_cast<std::byte*>(address);
+}
+
+// Exactly so many bytes, pinned as one block. In slabs, each only when that much is available: asked for more than there is,
+// Linux would rather kill a process than refuse. (What is available may also grow meanwhile, in virtual machines.)
+std::byte* reserve_on_host(int node, dim_t bytes, const std::function<void(dim_t, dim_t)>& progress) {
+  constexpr dim_t kSlab = dim_t{4} << 30;
+  Pages pages(node, bytes);
+  for (dim_t done = 0; done < bytes; done += kSlab) {
+    if (progress) progress(done, bytes);
+    const dim_t slab = std::min(kSlab, bytes - done);
+    static std::mutex one_at_a_time;  // ranks of a process: what one has seen to be free is not another's
+    const std::lock_guard lock(one_at_a_time);
+    if (const dim_t available = available_host_memory(); slab > available)
+      throw OutOfMemoryError(
+          "cannot pin {} of host memory: {} more are available after {}; give a smaller --host-memory",
+          bytes_text(bytes), bytes_text(available), bytes_text(done));
+    pages.touch(static_cast<std::size_t>(done), static_cast<std::size_t>(done + slab));
+  }
+  const cudaError_t error = cudaHostRegister(pages.begin(), static_cast<std::size_t>(bytes), cudaHostRegisterPortable);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemoryError("cannot pin {} of host memory: the driver refuses; give a smaller --host-memory",
+                           bytes_text(bytes));
+  }
+  CUDA_CHECK(error);
+  if (progress) progress(bytes, bytes);
+  return pages.release();
+}
+
+void check_rows(const Tensor& t) {
+  CHECK(t.defined(), "copy or zero of an undefined tensor");
+  CHECK(t.stride(t.rank() - 1) == 1 || t.dim(t.rank() - 1) <= 1, "the last dimension of {} is strided", t.str());
+}
+
+// `height` runs of `width` bytes, at a constant distance in each of two views.
+struct Runs {
+  std::byte *dst, *src;
+  dim_t dst_pitch, src_pitch, width, height;
+  // What the 2-D calls take.
+  bool fits_2d() const {
+    constexpr dim_t kMaxPitch = 0x7fffffff;  // cudaDevAttrMaxPitch of every GPU so far
+    return width <= dst_pitch && width <= src_pitch && dst_pitch <= kMaxPitch && src_pitch <= kMaxPitch;
+  }
+};
+
+// Calls each(runs) until two equally shaped views are covered: once for views of up to two dimensions that count.
+template <class Each>
+void for_each_runs(const Tensor& dst, const Tensor& src, Each&& each) {
+  if (dst.size() == 0) return;
+  const dim_t element = static_cast<dim_t>(size_of(dst.dtype()));
+  struct Loop {
+    dim_t count = 1, dst_step = 0, src_step = 0;  // steps in bytes
+  };
+  // Innermost first; the first is over the bytes of a run. A dimension without a gap in either view joins the one inside it.
+  std::array<Loop, kMaxDims> loops;
+  int last = 0;
+  loops[0] = {dst.dim(dst.rank() - 1) * element, 1, 1};
+  for (int i = dst.rank() - 2; i >= 0; --i) {
+    if (dst.dim(i) == 1) continue;
+    const Loop next{dst.dim(i), dst.stride(i) * element, src.stride(i) * element};
+    Loop& inside = loops[last];
+    if (next.dst_step == inside.count * inside.dst_step && next.src_step == inside.count * inside.src_step)
+      inside.count *= next.count;
+    else loops[++last] = next;
+  }
+  const auto& [bytes, rows, middle, outer] = loops;
+  for (dim_t i = 0; i < outer.count; ++i)
+    for (dim_t j = 0; j < middle.count; ++j)
+      each(Runs{dst.as<std::byte>() + i * outer.dst_step + j * middle.dst_step,
+                src.as<std::byte>() + i * outer.src_step + j * middle.src_step, rows.dst_step, rows.src_step,
+                bytes.count, rows.count});
+}
+
+}  // namespace
+
+void fail_cuda(cudaError_t error, const char* call, const char* file, int line) {
+  cudaGetLastError();  // an error that does not stick is reported once
+  int gpu = -1;
+  cudaGetDevice(&gpu);
+  const char* const inside = std::strstr(file, "/src/");
+  const std::string text = format("{}: {} ({}) [{}:{}, GPU {}]", call, cudaGetErrorString(error),
+                                  cudaGetErrorName(error), inside ? inside + 1 : file, line, gpu);
+  if (error == cudaErrorMemoryAllocation) throw OutOfMemoryError("{}", text);
+  throw DeviceError("{}", text);
+}
+
+// Events without a time stamp. One that nobody refers to any more is recorded anew: a stream that was told to wait for it
+// waits for what it meant then.
+class CudaDevice::Events : public std::enable_shared_from_this<Events> {
+ public:
+  Events() = default;
+  Events(const Events&) = delete;
+  ~Events() {
+    for (cudaEvent_t event : free_) cudaEventDestroy(event);
+  }
+  // The last owner gives it back; the pool lives as long as any of its events.
+  std::shared_ptr<void> take() {
+    if (free_.empty()) {
+      free_.reserve(static_cast<std::size_t>(++made_));  // giving back must not throw
+      cudaEvent_t event = nullptr;
+      CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+      free_.push_back(event);
+    }
+    const cudaEvent_t event = free_.back();
+    free_.pop_back();
+    return {event, [pool = shared_from_this()](cudaEvent_t e) { pool->free_.push_back(e); }};
+  }
+
+ private:
+  std::vector<cudaEvent_t> free_;
+  dim_t made_ = 0;
+};
+
+CudaDevice::CudaDevice(int gpu) : gpu_(gpu), events_(std::make_shared<Events>()) {
+  // A rank waits for its GPU for minutes: it should sleep, not spin.
+  CUDA_CHECK(cudaInitDevice(gpu, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid));
+  make_current();
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, gpu));
+  CUDA_CHECK(cudaDeviceGetAttribute(&shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu));
+  if (cudaDeviceGetAttribute(&near_node_, cudaDevAttrHostNumaId, gpu) != cudaSuccess) {
+    cudaGetLastError();  // an older driver
+    near_node_ = -1;
+  }
+  // Gathers and reductions have few thread blocks, and other ranks wait for them: they go before compute kernels that are queued.
+  int least = 0, greatest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (int s = 0; s < kNumStreams; ++s)
+    CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[s], cudaStreamNonBlocking,
+                                            static_cast<StreamKind>(s) == StreamKind::kComm ? greatest : least));
+}
+
+// After a failure every call here fails too; the run is ending with that error, so nobody is told.
+CudaDevice::~CudaDevice() {
+  cudaSetDevice(gpu_);
+  for (cudaStream_t stream : streams_) cudaStreamSynchronize(stream);
+  while (!attached_.empty()) attached_.pop_back();
+  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  for (const Block& block : blocks_) {
+    if (block.kind == MemoryKind::kDevice) {
+      cudaFree(block.address);
+    } else {
+      cudaHostUnregister(block.address);
+      munmap(block.address, static_cast<std::size_t>(block.bytes));
+    }
+  }
+}
+
+std::string CudaDevice::name() const {
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, gpu_));
+  return properties.name;
+}
+
+void CudaDevice::make_current() const { CUDA_CHECK(cudaSetDevice(gpu_)); }
+
+std::byte* CudaDevice::reserve(MemoryKind kind, dim_t bytes) {
+  CHECK(bytes >= 0, "reserve of {} bytes", bytes);
+  if (bytes == 0) return nullptr;
+  make_current();
+  std::byte* const block =
+      kind == MemoryKind::kDevice ? reserve_on_device(gpu_, bytes) : reserve_on_host(near_node_, bytes, on_reserve);
+  blocks_.push_back({kind, block, bytes});
+  return block;
+}
+
+Event CudaDevice::record(StreamKind stream_kind) {
+  make_current();
+  std::shared_ptr<void> event = events_->take();
+  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event.get()), stream(stream_kind)));
+  return {stream_kind, ++recorded_[static_cast<int>(stream_kind)], std::move(event)};
+}
+
+void CudaDevice::wait(StreamKind waiter, const Event& event) {
+  if (!event.pending() || event.stream == waiter) return;
+  std::uint64_t& waited = waited_[static_cast<int>(waiter)][static_cast<int>(event.stream)];
+  if (waited >= event.sequence) return;  // for a later point of that stream
+  make_current();
+  CUDA_CHECK(cudaStreamWaitEvent(stream(waiter), static_cast<cudaEvent_t>(event.handle.get()), 0));
+  waited = event.sequence;
+}
+
+void CudaDevice::synchronize() {
+  make_current();
+  for (cudaStream_t stream : streams_) CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+void CudaDevice::copy(StreamKind kind, const Tensor& dst, const Tensor& src) {
+  CHECK(dst.dtype() == src.dtype() && dst.shape() == src.shape(), "copy of {} to {}", src.str(), dst.str());
+  check_rows(dst), check_rows(src);
+  make_current();
+  for_each_runs(dst, src, [&, to = stream(kind)](const Runs& r) {
+    const auto width = static_cast<std::size_t>(r.width);
+    if (r.height > 1 && r.fits_2d()) {
+      CUDA_CHECK(cudaMemcpy2DAsync(r.dst, static_cast<std::size_t>(r.dst_pitch), r.src,
+                                   static_cast<std::size_t>(r.src_pitch), width, static_cast<std::size_t>(r.height),
+                                   cudaMemcpyDefault, to));
+      return;
+    }
+    for (dim_t i = 0; i < r.height; ++i)
+      CUDA_CHECK(cudaMemcpyAsync(r.dst + i * r.dst_pitch, r.src + i * r.src_pitch, width, cudaMemcpyDefault, to));
+  });
+}
+
+void CudaDevice::zero(StreamKind kind, const Tensor& dst) {
+  check_rows(dst);
+  make_current();
+  for_each_runs(dst, dst, [&, to = stream(kind)](const Runs& r) {
+    const auto width = static_cast<std::size_t>(r.width);
+    if (r.height > 1 && r.fits_2d()) {
+      CUDA_CHECK(cudaMemset2DAsync(r.dst, static_cast<std::size_t>(r.dst_pitch), 0, width,
+                                   static_cast<std::size_t>(r.height), to));
+      return;
+    }
+    for (dim_t i = 0; i < r.height; ++i) CUDA_CHECK(cudaMemsetAsync(r.dst + i * r.dst_pitch, 0, width, to));
+  });
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::string cuda_trouble() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  int driver = 0;
+  if ((visible && *visible == 0) || cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "";
+  try {
+    require_cuda(1);
+    return "";
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+void require_cuda(int gpus) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver == 0) throw DeviceError("no NVIDIA driver (libcuda.so.1) on this machine: cuda is out of reach");
+    throw DeviceError("the NVIDIA driver knows CUDA {}, this program is built with {}: a newer driver is wanted",
+                      version_text(driver), version_text(runtime));
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    cudaGetLastError();
+    throw DeviceError("the NVIDIA driver finds no GPU{}", visible_devices());
+  }
+  CUDA_CHECK(error);
+  if (count < gpus) throw DeviceError("{} GPUs wanted, {} here{}", gpus, count, visible_devices());
+}
+
+DeviceMemory cuda_memory(int gpu) {
+  CUDA_CHECK(cudaSetDevice(gpu));
+  std::size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {static_cast<dim_t>(free), static_cast<dim_t>(total)};
+}
+
+std::unique_ptr<Device> make_cuda_device(int gpu) {
+  CHECK(gpu >= 0, "GPU {}", gpu);
+  require_cuda(gpu + 1);
+  return std::make_unique<CudaDevice>(gpu);
+}
+
+}  // namespace untied
