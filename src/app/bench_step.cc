@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/cuda.h"
 #include "device/hardware.h"
+#include "memory/profile.h"
 #include "plan/report.h"
 #include "train/model_flops.h"
 #include "train/run.h"
@@ -52,7 +53,7 @@ int bench_step(const Invocation& invocation) {
   const int measured = run.config.steps > 0 ? static_cast<int>(run.config.steps) : kMeasured;
 
   std::vector<double> seconds;
-  Profile profile;
+  ProfileSummary profile;
   std::string device;
   dim_t on_device = 0;                      // in use on the first device beyond the arena; 0: not known
   std::clock_t cpu_begin = 0, cpu_end = 0;  // of the whole process: what a busy machine cannot stretch
@@ -74,10 +75,11 @@ int bench_step(const Invocation& invocation) {
     }
     if (!invocation.profile) return;
     rank.world->barrier(rank.ctx());
-    Profile of_others;
-    rank.ctx().profile = first ? &profile : &of_others;
+    Profile marks;
+    rank.ctx().profile = &marks;
     train_step(rank, batch, {.adamw = {.lr = 1e-4, .step = kWarmUps + measured + 1}, .clip = 1.0});
     rank.ctx().profile = nullptr;
+    if (first) profile = summarize(rank.ctx().device, marks);
   });
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
@@ -87,12 +89,11 @@ int bench_step(const Invocation& invocation) {
   const auto limits = run.layout.dtype == DType::kBF16 ? limits_of(device) : std::nullopt;
   const double mfu =
       limits ? model_flops(run.model, batch) / (median * run.layout.ranks * limits->bf16_tflops * 1e12) : 0;
-  std::vector<std::pair<std::string, Profile::Op>> ops(profile.ops.begin(), profile.ops.end());
-  std::sort(ops.begin(), ops.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-
   if (invocation.json) {
     Json by_op = Json::array();
-    for (const auto& [name, op] : ops) by_op.push_back({{"op", name}, {"calls", op.calls}, {"seconds", op.seconds}});
+    for (const ProfileSummary::Row& row : profile.rows)
+      by_op.push_back(
+          {{"op", row.op}, {"stream", name_of(row.stream)}, {"calls", row.calls}, {"seconds", row.seconds}});
     fmt::print("{}\n", Json{{"kind", "bench_step"},
                             {"seconds", median},
                             {"seconds_best", seconds.front()},
@@ -105,6 +106,8 @@ int bench_step(const Invocation& invocation) {
                             {"host_peak_bytes", choice.plan.host.bytes},
                             {"device_bytes_outside_arena", on_device ? Json(on_device) : Json()},
                             {"layout", layout_json(run.layout)},
+                            {"profiled_seconds", invocation.profile ? Json(profile.seconds) : Json()},
+                            {"waiting_seconds", invocation.profile ? Json(profile.waiting) : Json()},
                             {"ops", by_op}}
                            .dump());
     return 0;
@@ -120,11 +123,12 @@ int bench_step(const Invocation& invocation) {
              bytes(choice.plan.host.bytes));
   if (on_device) fmt::print("; {} of the device outside the arena", bytes(on_device));
   fmt::print("\n");
-  double all = 0;
-  for (const auto& [name, op] : ops) all += op.seconds;
-  if (invocation.profile) fmt::print("by op, each waited for: {} in all\n", format_seconds(all));
-  for (const auto& [name, op] : ops)
-    fmt::print("  {:<26} {:>8} calls {:>10.4f} s {:>6.1f} %\n", name, op.calls, op.seconds, 100 * op.seconds / all);
+  if (!invocation.profile) return 0;
+  fmt::print("a step by op, on the first rank: {}, of which the compute stream waited {}\n",
+             format_seconds(profile.seconds), format_seconds(profile.waiting));
+  for (const ProfileSummary::Row& row : profile.rows)
+    fmt::print("  {:<20} {:<14} {:>8} calls {:>10.4f} s {:>6.1f} %\n", row.op, name_of(row.stream), row.calls,
+               row.seconds, 100 * row.seconds / profile.seconds);
   return 0;
 }
 

@@ -310,7 +310,7 @@ std::vector<Option> make_table() {
     row("seconds", {kBench}, Real("SECONDS", Real::kFrom, 0), &I::seconds,
         "of sustained work for a rate of `bench`; 0: bursts only"),
     row("profile", {kBench}, Flag{}, &I::profile,
-        "`bench step`: then a step in which each op is waited for, and the seconds by op"),
+        "`bench step`: then one more step, and the seconds of each op in it"),
     row("dry-run", runs, Flag{}, &R::dry_run, "plan and check everything, then stop before the first step"),
     row("print-config", files, Flag{}, &R::print_config, "print all options as a TOML file, and do nothing else"),
   });

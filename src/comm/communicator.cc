@@ -60,7 +60,7 @@ void Communicator::all_to_all(Ctx& ctx, StreamKind stream, std::span<const Tenso
         "all_to_all: rank {} sends itself {}, but receives {}", rank_, from.str(), to.str());
   count(ctx, static_cast<double>(sent));
   if (ctx.is_meta()) return;
-  const OpTimer timer(ctx, "all_to_all");
+  const OpTimer timer(ctx, "all_to_all", stream);
   do_all_to_all(ctx, stream, send, recv);
 }
 
@@ -68,7 +68,7 @@ void Communicator::all_gather(Ctx& ctx, StreamKind stream, const Tensor& full, c
   check_shard("all_gather", full, shard, rank_, size_);
   count(ctx, static_cast<double>(shard.bytes()) * (size_ - 1));
   if (ctx.is_meta()) return;
-  const OpTimer timer(ctx, "all_gather");
+  const OpTimer timer(ctx, "all_gather", stream);
   do_all_gather(ctx, stream, full, shard);
 }
 
@@ -77,7 +77,7 @@ void Communicator::reduce_scatter(Ctx& ctx, StreamKind stream, const Tensor& sha
   check_reducible("reduce_scatter", full);
   count(ctx, static_cast<double>(shard.bytes()) * (size_ - 1));
   if (ctx.is_meta()) return;
-  const OpTimer timer(ctx, "reduce_scatter");
+  const OpTimer timer(ctx, "reduce_scatter", stream);
   do_reduce_scatter(ctx, stream, shard, full);
 }
 
@@ -86,7 +86,7 @@ void Communicator::all_reduce(Ctx& ctx, StreamKind stream, const Tensor& inout, 
   check_reducible("all_reduce", inout);
   count(ctx, 2.0 * static_cast<double>(inout.bytes()) * (size_ - 1) / size_);
   if (ctx.is_meta()) return;
-  const OpTimer timer(ctx, "all_reduce");
+  const OpTimer timer(ctx, "all_reduce", stream);
   do_all_reduce(ctx, stream, inout, reduce);
 }
 
@@ -95,7 +95,7 @@ void Communicator::broadcast(Ctx& ctx, StreamKind stream, const Tensor& inout, i
   CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
   count(ctx, rank_ == root ? static_cast<double>(inout.bytes()) * (size_ - 1) : 0);
   if (ctx.is_meta()) return;
-  const OpTimer timer(ctx, "broadcast");
+  const OpTimer timer(ctx, "broadcast", stream);
   do_broadcast(ctx, stream, inout, root);
 }
 

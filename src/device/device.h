@@ -19,6 +19,7 @@ const char* name_of(Backend backend);
 
 enum class StreamKind : std::uint8_t { kCompute, kComm, kToHost, kToDevice };
 inline constexpr int kNumStreams = 4;
+const char* name_of(StreamKind stream);
 
 // A point in a stream's work. Default-constructed: already complete.
 struct Event {
@@ -56,6 +57,12 @@ class Device {
   // dst = src: same dtype and shape, any strides with a contiguous last dimension, any mix of device and host memory.
   virtual void copy(StreamKind stream, const Tensor& dst, const Tensor& src) = 0;
   virtual void zero(StreamKind stream, const Tensor& dst) = 0;
+
+  // For profiles: a point in a stream's work that knows when it was reached, and the seconds from one to another of the same device,
+  // both over by now. The host's clock at the call, unless a backend knows better.
+  using TimeMark = std::shared_ptr<void>;
+  virtual TimeMark mark(StreamKind stream);
+  virtual double seconds_between(const TimeMark& begin, const TimeMark& end);
 
   // Work queued on `to` from now on sees all that is queued on `from` so far.
   void order(StreamKind from, StreamKind to) {

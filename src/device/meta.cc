@@ -4,15 +4,6 @@
 
 namespace untied {
 
-const char* name_of(Backend backend) {
-  switch (backend) {
-    case Backend::kMeta: return "meta";
-    case Backend::kCpu: return "cpu";
-    case Backend::kCuda: return "cuda";
-  }
-  return "?";
-}
-
 namespace {
 
 class MetaDevice final : public Device {

@@ -3,10 +3,7 @@
 namespace untied {
 
 void OpTimer::stop() try {
-  ctx_.device.synchronize();
-  Profile::Op& op = ctx_.profile->ops[op_];
-  ++op.calls;
-  op.seconds += std::chrono::duration<double>(Clock::now() - start_).count();
+  ctx_.profile->spans.push_back({op_, stream_, std::move(begin_), ctx_.device.mark(stream_)});
 } catch (const std::exception&) {
   // A device that has failed says so again at the next call.
 }
@@ -17,9 +14,7 @@ void copy(Ctx& ctx, StreamKind stream, const Tensor& dst, const Tensor& src) {
   if (stream == StreamKind::kToHost || stream == StreamKind::kToDevice) ctx.trace.bytes_copied += bytes;
   else ctx.trace.bytes_moved += 2 * bytes;
   ++ctx.trace.ops;
-  const OpTimer timer(ctx, stream == StreamKind::kToHost     ? "copy to host"
-                           : stream == StreamKind::kToDevice ? "copy to device"
-                                                             : "copy");
+  const OpTimer timer(ctx, "copy", stream);
   ctx.device.copy(stream, dst, src);
 }
 

@@ -1,11 +1,10 @@
 // What every op, pass and collective is called with: where to run, where memory comes from, what to record.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/place.h"
 #include "memory/arena.h"
@@ -21,13 +20,15 @@ struct Trace {
   std::int64_t ops = 0;
 };
 
-// Where a step's time goes, by op, when each op is waited for: what overlaps in a real step adds up here.
+// What ran when: each op, copy and collective while a context is being profiled (memory/profile.h sums it up). Marks are queued
+// with the work, so nothing waits for them and what overlaps still does.
 struct Profile {
-  struct Op {
-    std::int64_t calls = 0;
-    double seconds = 0;
+  struct Span {
+    const char* op;
+    StreamKind stream;
+    Device::TimeMark begin, end;
   };
-  std::map<std::string, Op> ops;
+  std::vector<Span> spans;
 };
 
 struct Ctx {
@@ -48,14 +49,11 @@ void enter(Ctx& ctx, fmt::format_string<Args...> text, Args&&... args) {
   ctx.place.set(fmt::format(text, std::forward<Args>(args)...));
 }
 
-// Times what is queued while it lives, if the context is being profiled.
+// Marks what is queued while it lives, if the context is being profiled.
 class OpTimer {
  public:
-  using Clock = std::chrono::steady_clock;
-  OpTimer(Ctx& ctx, const char* op) : ctx_(ctx), op_(op) {
-    if (!ctx_.profile) return;
-    ctx_.device.synchronize();
-    start_ = Clock::now();
+  OpTimer(Ctx& ctx, const char* op, StreamKind stream) : ctx_(ctx), op_(op), stream_(stream) {
+    if (ctx_.profile) begin_ = ctx_.device.mark(stream_);
   }
   OpTimer(const OpTimer&) = delete;
   ~OpTimer() {
@@ -66,7 +64,8 @@ class OpTimer {
   void stop();
   Ctx& ctx_;
   const char* const op_;
-  Clock::time_point start_;
+  const StreamKind stream_;
+  Device::TimeMark begin_;
 };
 
 // One rank's device, memory and counters, with the Ctx that ties them together. capacity < 0 plans.

@@ -30,7 +30,7 @@ void launch(const Kernels<Args...>& kernels, Ctx& ctx, Cost cost, Given&&... arg
   if (ctx.is_meta()) return;
   auto kernel = ctx.device.backend() == Backend::kCuda ? kernels.cuda : kernels.cpu;
   if (!kernel) throw DeviceError("{} has no {} backend in this build", kernels.name, name_of(ctx.device.backend()));
-  const OpTimer timer(ctx, kernels.name);
+  const OpTimer timer(ctx, kernels.name, StreamKind::kCompute);
   kernel(ctx, std::forward<Given>(args)...);
 }
 

@@ -90,6 +90,27 @@ TEST_F(Bench, PrintsATable) {
   EXPECT_NE(outcome.out.find("\nhost to device "), std::string::npos) << outcome.out;
 }
 
+// The ops of a step on the first rank, and what they add up to.
+TEST_F(Bench, StepByOp) {
+  const Outcome outcome =
+      run("bench step --model tiny --context 128 --ranks 2 --steps 2 --device cpu --profile --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json step = parse_json(outcome.out, "stdout");
+  EXPECT_EQ(step["kind"], "bench_step");
+  EXPECT_TRUE(step["mfu"].is_null());
+  double on_compute = 0;
+  std::map<std::string, dim_t> calls;
+  for (const Json& op : step["ops"]) {
+    calls[op["op"]] += op["calls"].get<dim_t>();
+    if (op["stream"] == "compute") on_compute += op["seconds"].get<double>();
+  }
+  for (const char* op :
+       {"matmul", "attention_forward", "attention_backward", "all_to_all", "all_gather", "reduce_scatter", "adamw"})
+    EXPECT_GT(calls[op], 0) << op;
+  EXPECT_EQ(calls["embedding_forward"], 1);
+  EXPECT_NEAR(on_compute + step["waiting_seconds"].get<double>(), step["profiled_seconds"].get<double>(), 1e-6);
+}
+
 TEST(BenchReport, WhatIsNotKnownIsNullOrADash) {
   const Rate known{"ops", "matmul bf16", "8192x8192x8192", "TFLOP/s", 781.23, 670, 989.4};
   const Rate burst{"ops", "add", "64x64", "GB/s", 0.0625, std::nullopt, std::nullopt};

@@ -298,6 +298,22 @@ void CudaDevice::zero(StreamKind kind, const Tensor& dst) {
   });
 }
 
+Device::TimeMark CudaDevice::mark(StreamKind kind) {
+  make_current();
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreate(&event));
+  TimeMark mark(event, [](cudaEvent_t e) { cudaEventDestroy(e); });
+  CUDA_CHECK(cudaEventRecord(event, stream(kind)));
+  return mark;
+}
+
+double CudaDevice::seconds_between(const TimeMark& begin, const TimeMark& end) {
+  float milliseconds = 0;
+  CUDA_CHECK(
+      cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.get()), static_cast<cudaEvent_t>(end.get())));
+  return milliseconds * 1e-3;
+}
+
 int cuda_device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

@@ -26,6 +26,8 @@ class CudaDevice final : public Device {
   void synchronize() override;
   void copy(StreamKind stream, const Tensor& dst, const Tensor& src) override;
   void zero(StreamKind stream, const Tensor& dst) override;
+  TimeMark mark(StreamKind stream) override;
+  double seconds_between(const TimeMark& begin, const TimeMark& end) override;
 
   int gpu() const { return gpu_; }
   int multiprocessors() const { return multiprocessors_; }
