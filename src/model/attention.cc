@@ -1,6 +1,7 @@
 #include "model/attention.h"
 
 #include <cmath>
+#include <optional>
 
 #include "model/linear.h"
 #include "ops/elementwise.h"
@@ -197,6 +198,9 @@ void attention_pass_backward(const Execution& run, const RankBatch& batch, const
       TileLoop tiles(ctx, run.tokens, run.tiles.query);
       RowsAhead x_ahead(ctx, x, tiles.first());
       RowsAhead o_ahead(ctx, RowSource(run.saved.output, slot, columns), tiles.first());
+      // Ahead like the rest: a small copy that is asked for at its use waits behind the large ones for the next tile.
+      std::optional<RowsAhead> lse_ahead;
+      if (!lse_at.empty()) lse_ahead.emplace(ctx, RowSource(run.saved.lse, slot, lse_at), tiles.first());
       for (const Tile& tile : tiles) {
         Held n = normed(run, weights, x_ahead.at(tile));
         const TileAngles angles(run, batch, tile.rows);
@@ -209,11 +213,10 @@ void attention_pass_backward(const Execution& run, const RankBatch& batch, const
             return to_heads(run, stage, d_o_tokens.tensor, nullptr);
           }();
           Held dq = hold(run, "dq", q.tensor.shape());
-          if (!lse_at.empty()) {
-            Fetched lse = run.saved.lse.fetch(ctx, slot, {tile.rows, lse_at});
+          if (lse_ahead) {
             // A resident tile is strided; the exchange tile is contiguous.
             Held lse_tile = hold(ctx, "attention lse", DType::kF32, {tile.size(), lse_at.size()});
-            copy(ctx, StreamKind::kCompute, lse_tile.tensor, lse.tensor(ctx));
+            copy(ctx, StreamKind::kCompute, lse_tile.tensor, lse_ahead->at(tile));
             const Tensor lse_NR = lse_tile.tensor.reshape({lse_at.size(), tile.size()});
             for_each_block(run, mine, tile.rows, [&](const QueryBlock& block, auto part) {
               attention_backward(ctx, part(dq.tensor), d_heads, part(d_o.tensor), part(q.tensor), part(o.tensor),

@@ -36,3 +36,15 @@ FORWARD(untied::cudnn, cudnnStatus_t, cudnnBackendGetAttribute,
         (descriptor, name, type, wanted, count, elements))
 FORWARD(untied::cudnn, cudnnStatus_t, cudnnBackendExecute,
         (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack), (handle, plan, pack))
+
+// Never called; an unoptimised build refers to them, from parts of cudnn-frontend that are not used.
+FORWARD(untied::cudnn, cudnnStatus_t, cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * filter), (filter))
+FORWARD(untied::cudnn, cudnnStatus_t, cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter), (filter))
+FORWARD(untied::cudnn, cudnnStatus_t, cudnnSetFilterNdDescriptor,
+        (cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int dimensions,
+         const int sizes[]),
+        (filter, type, format, dimensions, sizes))
+FORWARD(untied::cudnn, cudnnStatus_t, cudnnReorderFilterAndBias,
+        (cudnnHandle_t handle, const cudnnFilterDescriptor_t filter, cudnnReorderType_t reorder, const void* from,
+         void* to, int reorder_bias, const void* bias_from, void* bias_to),
+        (handle, filter, reorder, from, to, reorder_bias, bias_from, bias_to))

@@ -5,7 +5,8 @@
 
 namespace untied {
 
-Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>> micro_batches) {
+Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>> micro_batches,
+                 const std::function<void(RankState&)>& then) {
   Probe probe;
   probe.device_peaks.resize(run.layout.ranks);
   probe.host_peaks.resize(run.layout.ranks);
@@ -21,6 +22,7 @@ Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>
       };
     }
     collect_gradients(rank, keep);
+    if (then) then(rank);
     probe.device_peaks[me] = rank.ctx().memory.peak();
     probe.host_peaks[me] = rank.ctx().host.peak();
   });

@@ -13,8 +13,9 @@ struct Probe {
   std::vector<dim_t> device_peaks, host_peaks;          // bytes, of each rank's arenas
 };
 
-// run.data, format and log are not used.
-Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>> micro_batches);
+// run.data, format and log are not used. `then`, if given, goes on with every rank; the peaks are those at the end of it.
+Probe probe_step(const Run& run, std::span<const std::shared_ptr<const Sequence>> micro_batches,
+                 const std::function<void(RankState&)>& then = nullptr);
 
 struct Difference {
   double worst = 0;  // relative: norm of the difference over the norm of the reference

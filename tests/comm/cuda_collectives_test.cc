@@ -96,7 +96,9 @@ TEST(CudaCollectives, AllToAllOfUnevenParts) {
       }
       r.comm->all_to_all(r.ctx(), StreamKind::kCompute, send, recv);
       for (int p = 0; p < r.size(); ++p) {
-        if (recv[p].defined()) EXPECT_EQ(r.get<float>(recv[p]), values(10 * p + r.rank(), piece(p, r.rank(), n)));
+        if (recv[p].defined()) {
+          EXPECT_EQ(r.get<float>(recv[p]), values(10 * p + r.rank(), piece(p, r.rank(), n)));
+        }
       }
     }
   });

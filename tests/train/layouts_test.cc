@@ -41,26 +41,22 @@ TEST(Layouts, RandomOnesEqualOneRank) {
   for (int i = 0; i < 40; ++i) expect_equal_to_one_rank(random_case(random));
 }
 
-// The traced program of the plan, for real: load, two steps, an evaluation, a save, a step.
+// The traced program of the plan, for real: load, two steps, an evaluation, a save, a step. Behind a step whose gradients are
+// collected, as `verify` does in the same memory.
 void expect_plan_is_run(const Case& c) {
   SCOPED_TRACE(c.str());
   const auto batch = c.batch();
   if (batch[0]->valid_targets == 0) return;
   const untied::Run run = make_run(c.layout(), c.model(), random_source(3, 0.2));
-  std::vector<dim_t> device(c.ranks), host(c.ranks);
-  on_each_rank(run, [&](RankState& rank) {
-    const int me = rank.world->rank();
-    auto step = [&](dim_t n) { train_step(rank, batch, {.adamw = {.lr = 1e-3, .step = n}, .clip = 1}); };
-    step(1);
-    step(2);
+  const Probe probe = probe_step(run, batch, [&](RankState& rank) {
+    const auto step = [&](dim_t n) { train_step(rank, batch, {.adamw = {.lr = 1e-3, .step = n}, .clip = 1}); };
+    step(1), step(2);
     evaluate(rank, batch[0].get());
     save_weights(rank, nullptr);
     step(3);
-    device[me] = rank.ctx().memory.peak();
-    host[me] = rank.ctx().host.peak();
   });
-  EXPECT_EQ(device, run.device_bytes);
-  EXPECT_EQ(host, run.host_bytes);
+  EXPECT_EQ(probe.device_peaks, run.device_bytes);
+  EXPECT_EQ(probe.host_peaks, run.host_bytes);
 }
 
 TEST(Layouts, PlanIsTheRunToTheByte) {

@@ -59,7 +59,7 @@ class CudaDevice final : public Device {
   std::shared_ptr<Events> events_;
   struct Block {
     MemoryKind kind;
-    void* address;
+    std::byte* address;
     dim_t bytes;
   };
   std::vector<Block> blocks_;
