@@ -34,6 +34,7 @@
 #include "ops/attention_backends.h"
 #include "ops/attention_calls.h"
 #include "ops/attention_merge_cuda.h"
+#include "ops/cuda_libraries.h"
 
 namespace untied {
 namespace {
@@ -167,10 +168,7 @@ class Builder {
 class Library {
  public:
   Library() {
-    constexpr std::size_t kOldest = 91000;  // with attention over any strides and sizes; 9.19 is what is tested
-    if (const std::size_t version = cudnnGetVersion(); version < kOldest)
-      throw DeviceError("libcudnn.so.9 is cuDNN {}.{}: {}.{} or newer is wanted", version / 10000, version / 100 % 100,
-                        kOldest / 10000, kOldest / 100 % 100);
+    require_cuda_libraries();
     check_cudnn(cudnnCreate(&handle_), "cudnnCreate");
   }
   Library(const Library&) = delete;

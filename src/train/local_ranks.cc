@@ -7,6 +7,7 @@
 #include "comm/nccl.h"
 #include "device/cpu.h"
 #include "device/cuda.h"
+#include "ops/cuda_libraries.h"
 
 namespace untied {
 namespace {
@@ -28,7 +29,10 @@ std::unique_ptr<Device> make_local_device(Backend backend, int rank, int threads
 void run_local_ranks(Backend backend, int ranks,
                      const std::function<std::shared_ptr<void>(std::shared_ptr<Communicator>)>& make,
                      const std::function<void(void*)>& body) {
-  if (backend == Backend::kCuda) require_cuda(ranks);
+  if (backend == Backend::kCuda) {
+    require_cuda(ranks);
+    require_cuda_libraries();
+  }
   const std::vector<std::shared_ptr<Communicator>> communicators = make_communicators(backend, ranks);
   std::mutex mutex;
   std::exception_ptr first;
