@@ -4,6 +4,7 @@
 namespace untied {
 namespace {
 
+// Each on the stream that a step runs it on.
 class Collectives {
  public:
   // `bytes` go to each peer.
@@ -19,14 +20,12 @@ class Collectives {
   }
 
  private:
-  // On the stream that a step runs it on: the two may have channels of their own kind.
-  template <class Call>
-  void measure(const char* name, Call&& call, StreamKind stream = StreamKind::kComm) {
+  void measure(const char* name, const std::function<void()>& call) {
     rank_.measure({.name = name,
                    .shape = shape_,
                    .work = &Trace::bytes_sent,
                    .limit = rank_.setup().limit(&HardwareLimits::peer_gbs)},
-                  [&] { call(rank_.ctx(), stream); });
+                  call);
   }
   Held normal(const char* name, dim_t parts) { return rank_.normal(name, DType::kF32, {parts * n_}); }
 
@@ -39,23 +38,21 @@ class Collectives {
       send.push_back(part.empty() ? Tensor() : from.tensor.rows(part));
       recv.push_back(part.empty() ? Tensor() : to.tensor.rows(part));
     }
-    measure(
-        "all to all", [&](Ctx& ctx, StreamKind stream) { world_.all_to_all(ctx, stream, send, recv); },
-        StreamKind::kCompute);
+    measure("all to all", [&] { world_.all_to_all(rank_.ctx(), StreamKind::kCompute, send, recv); });
   }
   void all_gather() {
     const Held full = normal("full", world_.size()), shard = normal("shard", 1);
-    measure("all gather", [&](Ctx& ctx, StreamKind s) { world_.all_gather(ctx, s, full.tensor, shard.tensor); });
+    measure("all gather", [&] { world_.all_gather(rank_.ctx(), StreamKind::kComm, full.tensor, shard.tensor); });
   }
   void reduce_scatter() {
     const Held full = normal("full", world_.size()), shard = normal("shard", 1);
     measure("reduce scatter",
-            [&](Ctx& ctx, StreamKind s) { world_.reduce_scatter(ctx, s, shard.tensor, full.tensor); });
+            [&] { world_.reduce_scatter(rank_.ctx(), StreamKind::kComm, shard.tensor, full.tensor); });
   }
   // In place: after some hundred calls the sums are infinite, which takes as long.
   void all_reduce() {
     const Held full = normal("full", world_.size());
-    measure("all reduce", [&](Ctx& ctx, StreamKind s) { world_.all_reduce(ctx, s, full.tensor); });
+    measure("all reduce", [&] { world_.all_reduce(rank_.ctx(), StreamKind::kComm, full.tensor); });
   }
 
   BenchRank& rank_;

@@ -44,7 +44,6 @@ Prepared prepare(const Invocation& invocation) {
   // A plan is for GPUs unless told otherwise.
   prepared.target = plan && config.device == DeviceKind::kAuto ? Backend::kCuda : backend_here(config.device);
   const bool on_gpus = prepared.target == Backend::kCuda && !plan;
-  if (on_gpus) require_cuda(std::max(1, config.ranks));
   if (config.ranks == 0)
     config.ranks = std::max(1, config.ulysses ? config.ulysses : on_gpus ? cuda_device_count() : 1);
   if (on_gpus) require_cuda(config.ranks);

@@ -6,7 +6,7 @@
 namespace untied {
 
 // Throws ConfigError: what is missing, what contradicts what, what would do nothing, what this version cannot do yet.
-// Needs neither model nor device: what depends on them is left to apply_method and train/layout.h.
+// Needs no model, and of the machine only whether it has a GPU: the rest is left to apply_method and train/layout.h.
 void validate(const Invocation& invocation);
 
 // Turns --method into numbers and fills in the degrees that were left to auto, so that ranks = C * data_parallel with

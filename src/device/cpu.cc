@@ -39,11 +39,6 @@ void for_each_run(const Tensor& dst, const Tensor& src, Run&& run) {
             s + i * src_step[0] + j * src_step[1] + k * src_step[2], static_cast<std::size_t>(length * element));
 }
 
-void check_rows(const Tensor& t) {
-  CHECK(t.defined(), "copy or zero of an undefined tensor");
-  CHECK(t.stride(t.rank() - 1) == 1 || t.dim(t.rank() - 1) <= 1, "the last dimension of {} is strided", t.str());
-}
-
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options) : lazy_(options.lazy_copies) { threads_ = options.threads; }
@@ -81,8 +76,7 @@ class CpuDevice final : public Device {
   }
 
   void copy(StreamKind stream, const Tensor& dst, const Tensor& src) override {
-    CHECK(dst.dtype() == src.dtype() && dst.shape() == src.shape(), "copy of {} to {}", src.str(), dst.str());
-    check_rows(dst), check_rows(src);
+    check_copy(dst, src);
     submit(stream, [dst, src] {
       for_each_run(dst, src, [](std::byte* d, std::byte* s, std::size_t bytes) { std::memcpy(d, s, bytes); });
     });

@@ -26,6 +26,16 @@ const char* name_of(StreamKind stream) {
   return "?";
 }
 
+void Device::check_rows(const Tensor& t) {
+  CHECK(t.defined(), "copy or zero of an undefined tensor");
+  CHECK(t.stride(t.rank() - 1) == 1 || t.dim(t.rank() - 1) <= 1, "the last dimension of {} is strided", t.str());
+}
+
+void Device::check_copy(const Tensor& dst, const Tensor& src) {
+  CHECK(dst.dtype() == src.dtype() && dst.shape() == src.shape(), "copy of {} to {}", src.str(), dst.str());
+  check_rows(dst), check_rows(src);
+}
+
 Device::TimeMark Device::mark(StreamKind) { return std::make_shared<Clock::time_point>(Clock::now()); }
 
 double Device::seconds_between(const TimeMark& begin, const TimeMark& end) {

@@ -70,6 +70,10 @@ class Device {
   }
 
  protected:
+  // What copy and zero may be called with.
+  static void check_rows(const Tensor& t);
+  static void check_copy(const Tensor& dst, const Tensor& src);
+
   int threads_ = 1;
 };
 

@@ -168,4 +168,13 @@ inline Case random_case(std::mt19937& random) {
   return c;
 }
 
+// The program that a plan traces, behind the loading: two steps, an evaluation, a save, a step.
+inline void run_planned_program(RankState& rank, std::span<const std::shared_ptr<const Sequence>> batch) {
+  const auto step = [&](dim_t n) { train_step(rank, batch, {.adamw = {.lr = 1e-3, .step = n}, .clip = 1}); };
+  step(1), step(2);
+  evaluate(rank, batch[0].get());
+  save_weights(rank, nullptr);
+  step(3);
+}
+
 }  // namespace untied::layouts

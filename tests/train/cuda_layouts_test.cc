@@ -48,13 +48,7 @@ void expect_right(Case c, DType dtype) {
   const Probe cpu = probe_step(make_run(one, c.model(), weights()), batch);
   const untied::Run run = make_run(c.layout(), c.model(), weights());
   // Behind the step that is compared, the program that a plan traces, for real, in exactly the memory that was planned.
-  const Probe probe = probe_step(run, batch, [&](RankState& rank) {
-    const auto step = [&](dim_t n) { train_step(rank, batch, {.adamw = {.lr = 1e-3, .step = n}, .clip = 1}); };
-    step(1), step(2);
-    evaluate(rank, batch[0].get());
-    save_weights(rank, nullptr);
-    step(3);
-  });
+  const Probe probe = probe_step(run, batch, [&](RankState& rank) { layouts::run_planned_program(rank, batch); });
   EXPECT_EQ(probe.device_peaks, run.device_bytes);
   EXPECT_EQ(probe.host_peaks, run.host_bytes);
   if (dtype == DType::kF32) {

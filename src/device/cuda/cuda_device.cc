@@ -9,11 +9,6 @@
 namespace untied {
 namespace {
 
-void check_rows(const Tensor& t) {
-  CHECK(t.defined(), "copy or zero of an undefined tensor");
-  CHECK(t.stride(t.rank() - 1) == 1 || t.dim(t.rank() - 1) <= 1, "the last dimension of {} is strided", t.str());
-}
-
 // `height` runs of `width` bytes, at a constant distance in each of two views.
 struct Runs {
   std::byte *dst, *src;
@@ -161,8 +156,7 @@ void CudaDevice::synchronize() {
 }
 
 void CudaDevice::copy(StreamKind kind, const Tensor& dst, const Tensor& src) {
-  CHECK(dst.dtype() == src.dtype() && dst.shape() == src.shape(), "copy of {} to {}", src.str(), dst.str());
-  check_rows(dst), check_rows(src);
+  check_copy(dst, src);
   make_current();
   for_each_runs(dst, src, [&, to = stream(kind)](const Runs& r) {
     const auto width = static_cast<std::size_t>(r.width);
