@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -16,19 +15,13 @@
 
 #include "device/cuda.h"
 #include "support/attention_case.h"
+#include "support/bf16.h"
+#include "support/cuda.h"
 
 namespace untied::test {
 namespace {
 
 using Words = std::vector<std::uint16_t>;  // bf16
-
-std::uint16_t to_bf16(double x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
-  if (std::isnan(x)) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-double from_bf16(std::uint16_t x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16); }
-double rounded(double x) { return from_bf16(to_bf16(x)); }
 
 // ---------------------------------------------------------------------------------------------------------------- on the GPU
 
@@ -66,7 +59,7 @@ class Gpu {
     }
     std::vector<float> wide(all.begin(), all.end());
     Words narrow(all.size());
-    std::transform(all.begin(), all.end(), narrow.begin(), to_bf16);
+    std::transform(all.begin(), all.end(), narrow.begin(), bf16_bits);
     const Tensor whole = take(dtype, {heads, rows + more, width});
     upload(whole, dtype == DType::kF32 ? static_cast<void*>(wide.data()) : narrow.data());
     const Tensor inside = whole.slice(2, {gap / 2, gap / 2 + D});
@@ -79,7 +72,7 @@ class Gpu {
     Words narrow(count);
     download(t.dtype() == DType::kF32 ? static_cast<void*>(wide.data()) : narrow.data(), t);
     std::vector<double> values(wide.begin(), wide.end());
-    if (t.dtype() == DType::kBF16) std::transform(narrow.begin(), narrow.end(), values.begin(), from_bf16);
+    if (t.dtype() == DType::kBF16) std::transform(narrow.begin(), narrow.end(), values.begin(), from_bf16_bits);
     return values;
   }
 
@@ -128,11 +121,11 @@ class Gpu {
   std::vector<std::pair<Tensor, dim_t>> surroundings_;
 };
 
-class CudaAttention : public testing::Test {
+class CudaAttention : public CudaTest {
  protected:
   void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-    gpu_ = std::make_unique<Gpu>(dim_t{1} << 30);
+    CudaTest::SetUp();
+    if (!IsSkipped()) gpu_ = std::make_unique<Gpu>(kGiB);
   }
 
   void expect_like_cpu(const AttentionShape& shape, const std::vector<dim_t>& cuts = {}) {
@@ -166,14 +159,14 @@ AttentionResults reference_in_bf16(const AttentionCase& c) {
       double total = 0;
       for (double& x : p) total += x = std::exp(x - top);
       for (dim_t j = keys.begin; j < keys.end; ++j) {
-        const double rounded_p = rounded(p[j - keys.begin]) / total;
+        const double rounded_p = rounded_to_bf16(p[j - keys.begin]) / total;
         for (dim_t d = 0; d < D; ++d) o[d] += rounded_p * head.v[j * D + d];
       }
-      for (double& x : o) x = rounded(x);
+      for (double& x : o) x = rounded_to_bf16(x);
       const double delta = ref::dot(&d_o[i * D], o.data(), D);
       for (dim_t j = keys.begin; j < keys.end; ++j) {
-        const double pj = p[j - keys.begin] / total, rounded_p = rounded(pj);
-        const double ds = rounded(pj * (ref::dot(&d_o[i * D], &head.v[j * D], D) - delta));
+        const double pj = p[j - keys.begin] / total, rounded_p = rounded_to_bf16(pj);
+        const double ds = rounded_to_bf16(pj * (ref::dot(&d_o[i * D], &head.v[j * D], D) - delta));
         for (dim_t d = 0; d < D; ++d) {
           dq[d] += c.scale * ds * head.k[j * D + d];
           dk[(first_key + j) * D + d] += c.scale * ds * head.q[i * D + d];
@@ -182,12 +175,12 @@ AttentionResults reference_in_bf16(const AttentionCase& c) {
       }
       r.o.insert(r.o.end(), o.begin(), o.end());
       r.lse.push_back(top + std::log(total));
-      for (double x : dq) r.dq.push_back(rounded(x));
+      for (double x : dq) r.dq.push_back(rounded_to_bf16(x));
     }
   }
   for (std::size_t i = 0; i < dk.size(); ++i) {
-    r.dk.push_back(c.gradient_start[i] + rounded(dk[i]));
-    r.dv.push_back(c.gradient_start[i] + rounded(dv[i]));
+    r.dk.push_back(c.gradient_start[i] + rounded_to_bf16(dk[i]));
+    r.dv.push_back(c.gradient_start[i] + rounded_to_bf16(dv[i]));
   }
   return r;
 }
@@ -228,7 +221,7 @@ testing::AssertionResult within_bf16(const std::vector<double>& got, const std::
 
 void CudaAttention::expect_like_reference(AttentionCase c, Laid laid, const std::vector<dim_t>& cuts, double slack) {
   for (std::vector<double>* input : {&c.q, &c.k, &c.v, &c.d_o})
-    std::transform(input->begin(), input->end(), input->begin(), rounded);
+    std::transform(input->begin(), input->end(), input->begin(), rounded_to_bf16);
   const AttentionResults got = gpu_->run(c, laid, cuts), want = c.reference(), in_bf16 = reference_in_bf16(c);
   const std::string what = format("{}, rows apart by {} more", c.shape.str(), laid.gap);
   // Scores are fp32 sums of exact products; exp2 and log2 to 2^-22.
@@ -385,13 +378,10 @@ TEST_F(CudaAttention, Bf16WhatIsNotAttendedMayBeNaN) {
 // --------------------------------------------------------------------------------------------------------------- long sequences
 
 // Near N(0, 1), a function of (seed, i): four 16-bit uniform numbers, summed.
-std::uint16_t draw_bf16(std::uint64_t seed, std::uint64_t i) {
-  std::uint64_t x = (seed * 0x2545f4914f6cdd1du + i) + 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
+std::uint16_t draw_bf16(std::uint64_t seed, dim_t i) {
+  const std::uint64_t x = random_bits(seed, i);
   const double sum = static_cast<double>((x & 0xffff) + (x >> 16 & 0xffff) + (x >> 32 & 0xffff) + (x >> 48));
-  return to_bf16((sum - 131070.0) * (std::sqrt(3.0) / 65536.0));
+  return bf16_bits((sum - 131070.0) * (std::sqrt(3.0) / 65536.0));
 }
 
 // body(i) for i in [0, count), on all cores.
@@ -411,7 +401,7 @@ Words draw_rows(std::uint64_t seed, dim_t rows, dim_t width) {
   constexpr dim_t kPiece = 4096;
   in_parallel(ceil_div(rows, kPiece), [&](dim_t piece) {
     for (dim_t i = piece * kPiece * width; i < std::min((piece + 1) * kPiece, rows) * width; ++i)
-      words[static_cast<std::size_t>(i)] = draw_bf16(seed, static_cast<std::uint64_t>(i));
+      words[static_cast<std::size_t>(i)] = draw_bf16(seed, i);
   });
   return words;
 }
@@ -443,16 +433,16 @@ struct Long {
     attention_backward(gpu.ctx(), dq_dev, gradients, d_o_dev, q_dev, o_dev, lse_dev, heads(), rows());
   }
 
-  double k_at(dim_t key, dim_t d) const { return from_bf16(kv[static_cast<std::size_t>(key * 2 * D + d)]); }
-  double v_at(dim_t key, dim_t d) const { return from_bf16(kv[static_cast<std::size_t>(key * 2 * D + D + d)]); }
+  double k_at(dim_t key, dim_t d) const { return from_bf16_bits(kv[static_cast<std::size_t>(key * 2 * D + d)]); }
+  double v_at(dim_t key, dim_t d) const { return from_bf16_bits(kv[static_cast<std::size_t>(key * 2 * D + D + d)]); }
   double score(dim_t row, dim_t key) const {
     double sum = 0;
-    for (dim_t d = 0; d < D; ++d) sum += from_bf16(q[static_cast<std::size_t>(row * D + d)]) * k_at(key, d);
+    for (dim_t d = 0; d < D; ++d) sum += from_bf16_bits(q[static_cast<std::size_t>(row * D + d)]) * k_at(key, d);
     return scale * sum;
   }
   double d_o_dot_v(dim_t row, dim_t key) const {
     double sum = 0;
-    for (dim_t d = 0; d < D; ++d) sum += from_bf16(d_o[static_cast<std::size_t>(row * D + d)]) * v_at(key, d);
+    for (dim_t d = 0; d < D; ++d) sum += from_bf16_bits(d_o[static_cast<std::size_t>(row * D + d)]) * v_at(key, d);
     return sum;
   }
 };
@@ -475,7 +465,7 @@ struct ExactRow {
         o[static_cast<std::size_t>(d)] += p[static_cast<std::size_t>(j)] / total * c.v_at(j, d);
     if (!backward) return;
     for (dim_t d = 0; d < Long::D; ++d)
-      delta += o[static_cast<std::size_t>(d)] * from_bf16(c.d_o[static_cast<std::size_t>(row * Long::D + d)]);
+      delta += o[static_cast<std::size_t>(d)] * from_bf16_bits(c.d_o[static_cast<std::size_t>(row * Long::D + d)]);
     for (dim_t j = 0; j < keys; ++j) {
       const double ds = c.scale * p[static_cast<std::size_t>(j)] / total * (c.d_o_dot_v(row, j) - delta);
       for (dim_t d = 0; d < Long::D; ++d) dq[static_cast<std::size_t>(d)] += ds * c.k_at(j, d);
@@ -495,12 +485,8 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
   return std::sqrt(error / all);
 }
 
-class SlowCudaAttention : public testing::Test {
+class SlowCudaAttention : public CudaTest {
  protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-  }
-
   // o, lse (and dq) of rows spread over the last half, where all have many keys.
   void expect_sample_rows(Gpu& gpu, const Long& c, bool backward) {
     constexpr dim_t kRows = 8;
@@ -541,11 +527,11 @@ class SlowCudaAttention : public testing::Test {
       for (dim_t row = std::max(dim_t{0}, key - (c.S - c.R)); row < c.R; ++row) {
         double delta = 0;
         const std::size_t at = static_cast<std::size_t>(row * Long::D);
-        for (std::size_t d = 0; d < Long::D; ++d) delta += o[at + d] * from_bf16(c.d_o[at + d]);
+        for (std::size_t d = 0; d < Long::D; ++d) delta += o[at + d] * from_bf16_bits(c.d_o[at + d]);
         const double p = std::exp(c.score(row, key) - lse[static_cast<std::size_t>(row)]);
         const double ds = c.scale * p * (c.d_o_dot_v(row, key) - delta);
         for (std::size_t d = 0; d < Long::D; ++d)
-          dk[d] += ds * from_bf16(c.q[at + d]), dv[d] += p * from_bf16(c.d_o[at + d]);
+          dk[d] += ds * from_bf16_bits(c.q[at + d]), dv[d] += p * from_bf16_bits(c.d_o[at + d]);
       }
       static std::mutex one_at_a_time;
       const std::lock_guard lock(one_at_a_time);
@@ -557,7 +543,7 @@ class SlowCudaAttention : public testing::Test {
 
 TEST_F(SlowCudaAttention, WholeSequences) {
   for (dim_t S : {dim_t{128} << 10, dim_t{1} << 20}) {
-    Gpu gpu(dim_t{4} << 30);
+    Gpu gpu(4 * kGiB);
     Long c(gpu, S, S);
     c.forward(gpu);
     c.backward(gpu);
@@ -568,7 +554,7 @@ TEST_F(SlowCudaAttention, WholeSequences) {
 
 // Key offsets pass 2^31 bytes and 2^31 elements.
 TEST_F(SlowCudaAttention, TenMillionKeys) {
-  Gpu gpu(dim_t{8} << 30);
+  Gpu gpu(8 * kGiB);
   Long c(gpu, 10'000'000, 16 * 1024);
   c.forward(gpu);
   expect_sample_rows(gpu, c, /*backward=*/false);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "support/backends.h"
 #include "support/ref_ops.h"
 #include "support/tolerances.h"

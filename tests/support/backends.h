@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "device/cpu.h"
 #include "memory/context.h"
+#include "support/bf16.h"
 
 namespace untied::test {
 
@@ -35,35 +35,31 @@ inline std::vector<double> draw(dim_t n, unsigned seed, double scale = 1) {
   return values;
 }
 
-template <class T>
-double read_as(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return static_cast<double>(value);
-}
-template <class T>
-void write_as(std::byte* at, double value) {
-  const T narrow = static_cast<T>(value);
-  std::memcpy(at, &narrow, sizeof narrow);
-}
-inline double read(DType dtype, const std::byte* at) {
-  switch (dtype) {
-    case DType::kF32: return read_as<float>(at);
-    case DType::kF64: return read_as<double>(at);
-    case DType::kI32: return read_as<std::int32_t>(at);
-    case DType::kBF16: return std::bit_cast<float>(static_cast<std::uint32_t>(read_as<std::uint16_t>(at)) << 16);
-    default: throw InternalError("no test reads {}", name_of(dtype));
+// Element i of a contiguous tensor that the host can touch.
+inline double element(const Tensor& t, dim_t i) {
+  switch (t.dtype()) {
+    case DType::kF32: return t.as<float>()[i];
+    case DType::kF64: return t.as<double>()[i];
+    case DType::kI32: return t.as<std::int32_t>()[i];
+    case DType::kBF16: return from_bf16_bits(t.as<std::uint16_t>()[i]);
+    default: throw InternalError("no test reads {}", t.str());
   }
 }
-inline void write(DType dtype, std::byte* at, double value) {
-  switch (dtype) {
-    case DType::kF32: return write_as<float>(at, value);
-    case DType::kF64: return write_as<double>(at, value);
-    case DType::kI32: return write_as<std::int32_t>(at, value);
-    case DType::kBF16:
-      return write_as<std::uint16_t>(at, std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
-    default: throw InternalError("no test writes {}", name_of(dtype));
+// Rounded to what it holds; a NaN is 0 among integers.
+inline void set_element(const Tensor& t, dim_t i, double x) {
+  switch (t.dtype()) {
+    case DType::kF32: t.as<float>()[i] = static_cast<float>(x); return;
+    case DType::kF64: t.as<double>()[i] = x; return;
+    case DType::kI32: t.as<std::int32_t>()[i] = std::isnan(x) ? 0 : static_cast<std::int32_t>(x); return;
+    case DType::kBF16: t.as<std::uint16_t>()[i] = bf16_bits(x); return;
+    default: throw InternalError("no test writes {}", t.str());
   }
+}
+inline std::vector<double> host_values(const Tensor& t) {
+  CHECK(t.is_contiguous(), "values of the strided view {}", t.str());
+  std::vector<double> values(static_cast<std::size_t>(t.size()));
+  for (dim_t i = 0; i < t.size(); ++i) values[static_cast<std::size_t>(i)] = element(t, i);
+  return values;
 }
 
 // A rank with memory of its own. Tensors live as long as it does. put and get go through pinned memory and the copy streams,
@@ -89,13 +85,12 @@ class Rank {
     const Tensor all = make(dtype, whole);
     const Tensor window = all.slice(last, {gap / 2, gap / 2 + shape[last]});
     const Tensor staged = stage(dtype, whole);
-    const bool has_nan = dtype != DType::kI32;
-    for (dim_t i = 0; i < all.size(); ++i) write(dtype, address(staged, i), has_nan ? kUntouched : 0);
-    const Tensor staged_window = staged.slice(last, {gap / 2, gap / 2 + shape[last]});
+    for (dim_t i = 0; i < all.size(); ++i) set_element(staged, i, kUntouched);
     CHECK(values.empty() || static_cast<dim_t>(values.size()) == shape.size(), "{} values for {}", values.size(),
           shape.str());
     for (dim_t i = 0; i < static_cast<dim_t>(values.size()); ++i)
-      write(dtype, address(staged_window, i), values[static_cast<std::size_t>(i)]);
+      set_element(staged, i / shape[last] * whole[last] + gap / 2 + i % shape[last],
+                  values[static_cast<std::size_t>(i)]);
     ctx().device.copy(StreamKind::kToDevice, all, staged);
     ctx().device.synchronize();
     if (gap > 0) with_gaps_.push_back({all, window.size()});
@@ -109,9 +104,7 @@ class Rank {
     const Tensor staged = stage(t.dtype(), t.shape());
     ctx().device.copy(StreamKind::kToHost, staged, t);
     ctx().device.synchronize();
-    std::vector<double> values(static_cast<std::size_t>(t.size()));
-    for (dim_t i = 0; i < t.size(); ++i) values[static_cast<std::size_t>(i)] = read(t.dtype(), address(staged, i));
-    return values;
+    return host_values(staged);
   }
 
   // Whether all that lies around the windows is still NaN.
@@ -134,16 +127,6 @@ class Rank {
     staging_.release();
     staging_ = ctx().host.take("test", Category::kStaging, dtype, shape);
     return staging_.tensor(dtype, shape);
-  }
-  // Of element i, in order of the indices.
-  static std::byte* address(const Tensor& t, dim_t i) {
-    if (t.is_contiguous()) return static_cast<std::byte*>(t.raw()) + i * static_cast<dim_t>(size_of(t.dtype()));
-    dim_t at = 0;
-    for (int d = t.rank() - 1; d >= 0; --d) {
-      at += i % t.dim(d) * t.stride(d);
-      i /= t.dim(d);
-    }
-    return static_cast<std::byte*>(t.raw()) + at * static_cast<dim_t>(size_of(t.dtype()));
   }
 
   struct WithGap {

@@ -1,0 +1,111 @@
+// What tests of the cuda backend share: the same tensors on the cpu and on a GPU, how far the two may differ, the shapes to try.
+// Of src it knows the devices and their memory, no op: tests of the device use it too.
+//
+// The cpu computes in fp32 only. For a bf16 op it is given the same bf16 values, widened, and the results differ by the one
+// rounding of what the kernel stores.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/cuda.h"
+#include "memory/context.h"
+
+namespace untied::test {
+
+inline constexpr dim_t kMiB = dim_t{1} << 20, kGiB = dim_t{1} << 30;
+
+// ------------------------------------------------------------------------------------------------------------------- values
+
+// Functions of (seed, i) alone: element i of a large tensor is known without those before it.
+std::uint64_t random_bits(std::uint64_t seed, dim_t i);
+float uniform_at(std::uint64_t seed, dim_t i, float scale = 2);  // in [-scale, scale)
+
+// What an element is, by its number.
+using ValueAt = std::function<float(dim_t)>;
+ValueAt uniform(std::uint64_t seed, float scale = 2);
+ValueAt constant(double x);
+
+// ------------------------------------------------------------------------------------------------------------ the comparison
+
+// |got - want| <= relative |want| + absolute max(1, largest |want|), element by element.
+struct Bound {
+  double relative, absolute;
+};
+// What bf16 storage adds: half a unit in the last place, 2^-8, and 2^-6 of that for values near the middle of two.
+inline constexpr double kBF16Rounding = 1.02 / 256;
+// For results that are right to `fp32` (of the largest) before they are stored.
+Bound bound_of(DType stored, double fp32);
+
+// Where both are NaN, or the same infinity, all is well: both sides had the same inputs. (For near_all NaN is untouched memory.)
+testing::AssertionResult within(Bound bound, const std::vector<double>& got, const std::vector<double>& want);
+
+// --------------------------------------------------------------------------------------------------------------- two backends
+
+// A tensor on both backends. `whole`: with what lies around it, which holds NaN (or 0) and is nobody's.
+struct OnBoth {
+  Tensor cpu, cuda, cpu_whole, cuda_whole;
+};
+
+// One rank on each backend. Tensors live until the next clear().
+class BothBackends {
+ public:
+  explicit BothBackends(dim_t device_bytes = kGiB);
+
+  Ctx& cpu() { return cpu_.ctx(); }
+  Ctx& cuda() { return cuda_.ctx(); }
+  void clear() { buffers_.clear(); }
+
+  Tensor take(Ctx& ctx, DType dtype, const Shape& shape);
+  // value(i) for element i, rounded to dtype, on both; the cpu's copy is fp32 for bf16 unless `exact`. gap: rows are so many
+  // elements apart, the tensor begins gap / 2 into the first.
+  OnBoth make(DType dtype, const Shape& shape, const ValueAt& value, dim_t gap = 0, bool exact = false);
+
+  void upload(const Tensor& to, const ValueAt& value);
+  // A device tensor, on the host and contiguous.
+  std::vector<double> fetch(const Tensor& t);
+  std::vector<std::byte> fetch_bytes(const Tensor& t);
+
+  // Whether the GPU's is within `bound` of the cpu's; the whole of it, so that what lies between the rows counts too.
+  testing::AssertionResult agree(const OnBoth& t, Bound bound);
+
+ private:
+  struct Staged {
+    Buffer buffer;
+    Tensor tensor;
+  };
+  Staged stage(DType dtype, const Shape& shape);
+  Staged staged_copy(const Tensor& t);
+
+  RankMemory cpu_, cuda_;
+  std::vector<Buffer> buffers_;
+};
+
+// Skips where there is no GPU.
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override;
+  BothBackends& both();  // made when first asked for
+
+ private:
+  std::optional<BothBackends> both_;
+};
+
+// ------------------------------------------------------------------------------------------------------------------- shapes
+
+// A matrix with `gap` elements between its rows.
+struct MatrixCase {
+  DType dtype;
+  dim_t rows, columns, gap;
+  std::string str() const;
+};
+// Gap 8 keeps packs of 16 bytes in bf16 and fp32 but breaks contiguity; 3 forces single elements. (An offset of gap / 2 = 4
+// elements is 8 bytes in bf16, so 16 is there too.)
+std::vector<MatrixCase> matrix_cases();
+
+}  // namespace untied::test
