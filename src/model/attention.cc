@@ -79,22 +79,15 @@ Held project_key_values(const Execution& run, const KeyValueExchange& exchange, 
   return y;
 }
 
-// Brings the stage's new key/value heads to the ranks that attend with them.
-void bring_key_values(const Execution& run, const RankBatch& batch, const Weights& weights, const RowSource& x,
-                      const Stage& stage, const KeyValueSlots& kv) {
-  if (stage.arrivals.rounds == 0) return;
-  TileLoop tiles(run.ctx, run.tokens, run.tiles.query);
-  RowsAhead x_ahead(run.ctx, x, tiles.first());
-  for (const Tile& tile : tiles) {
-    Held n = normed(run, weights, x_ahead.at(tile));
-    {
-      const TileAngles angles(run, batch, tile.rows);
-      Held k = project_key_values(run, stage.arrivals, n.tensor, weights["k_proj.weight"], weights.find("k_proj.bias"));
-      send_key_values(run, stage, tile.rows, k.tensor, kv.k, &angles.angles);
-    }
-    Held v = project_key_values(run, stage.arrivals, n.tensor, weights["v_proj.weight"], weights.find("v_proj.bias"));
-    send_key_values(run, stage, tile.rows, v.tensor, kv.v, nullptr);
+// Brings the stage's new key/value heads to the ranks that attend with them: of one tile.
+void bring_key_values(const Execution& run, const Weights& weights, const Stage& stage, const KeyValueSlots& kv,
+                      const Tile& tile, const Tensor& n_RE, const RopeAngles& angles) {
+  {
+    Held k = project_key_values(run, stage.arrivals, n_RE, weights["k_proj.weight"], weights.find("k_proj.bias"));
+    send_key_values(run, stage, tile.rows, k.tensor, kv.k, &angles);
   }
+  Held v = project_key_values(run, stage.arrivals, n_RE, weights["v_proj.weight"], weights.find("v_proj.bias"));
+  send_key_values(run, stage, tile.rows, v.tensor, kv.v, nullptr);
 }
 
 // Calls attend(block, part) for the query rows of every source rank; part(t) are its heads of a head-sharded tile t.
@@ -106,33 +99,46 @@ void for_each_block(const Execution& run, const RankStage& mine, Range rows, Att
     attend(block, [&](const Tensor& tile) { return tile.rows(block.source * h, (block.source + 1) * h); });
 }
 
-// The key/value heads that no later stage needs: their gradients go home, into Wk, Wv and dn.
-void take_key_value_gradients_home(const Execution& run, const RankBatch& batch, const Weights& weights,
-                                   GradientShards::Open& gradients, const RowSource& x, const Stage& stage,
-                                   const KeyValueSlots& dkv, const Tensor& dn_TE) {
-  if (stage.departures.rounds == 0) return;
+// The key/value heads that no stage after this one needs: their gradients go home, into Wk, Wv and dn. Of one tile.
+void take_key_value_gradients_home(const Execution& run, const Weights& weights, GradientShards::Open& gradients,
+                                   const Stage& stage, const KeyValueSlots& dkv, const Tile& tile, const Tensor& n_RE,
+                                   const RopeAngles& angles, const Tensor& dn_RE) {
   const dim_t D = run.model.head_dim;
-  TileLoop tiles(run.ctx, run.tokens, run.tiles.query);
-  RowsAhead x_ahead(run.ctx, x, tiles.first());
-  for (const Tile& tile : tiles) {
-    Held n = normed(run, weights, x_ahead.at(tile));
-    auto into = [&](const Held& dy, const char* weight, const char* bias) {
-      dim_t column = 0;
-      for (Range run_of_heads : stage.departures.runs) {
-        const Range rows{run_of_heads.begin * D, run_of_heads.end * D};
-        const Tensor dy_RN = dy.tensor.slice(1, {column, column + rows.size()});
-        linear_backward_weight(run.ctx, gradients.tensor(weight).rows(rows), rows_of(gradients.find(bias), rows), dy_RN,
-                               n.tensor, Accumulate::kAdd);
-        linear_backward_input(run.ctx, dn_TE.rows(tile.rows), dy_RN, weights[weight].rows(rows), Accumulate::kAdd);
-        column += rows.size();
-      }
-    };
-    {
-      const TileAngles angles(run, batch, tile.rows);
-      into(gather_key_value_gradients(run, stage, tile.rows, dkv.k, &angles.angles), "k_proj.weight", "k_proj.bias");
+  auto into = [&](const Held& dy, const char* weight, const char* bias) {
+    dim_t column = 0;
+    for (Range run_of_heads : stage.departures.runs) {
+      const Range rows{run_of_heads.begin * D, run_of_heads.end * D};
+      const Tensor dy_RN = dy.tensor.slice(1, {column, column + rows.size()});
+      linear_backward_weight(run.ctx, gradients.tensor(weight).rows(rows), rows_of(gradients.find(bias), rows), dy_RN,
+                             n_RE, Accumulate::kAdd);
+      linear_backward_input(run.ctx, dn_RE, dy_RN, weights[weight].rows(rows), Accumulate::kAdd);
+      column += rows.size();
     }
-    into(gather_key_value_gradients(run, stage, tile.rows, dkv.v, nullptr), "v_proj.weight", "v_proj.bias");
+  };
+  into(gather_key_value_gradients(run, stage, tile.rows, dkv.k, &angles), "k_proj.weight", "k_proj.bias");
+  into(gather_key_value_gradients(run, stage, tile.rows, dkv.v, nullptr), "v_proj.weight", "v_proj.bias");
+}
+
+// What moves before a stage, or behind the last: in backward the gradients of what the stage before it used last, and always the
+// heads that it uses first. One loop over x does both.
+enum class Pass : std::uint8_t { kForward, kBackward };
+struct KeyValueTraffic {
+  const Stage *departing, *arriving;  // null: nothing moves that way
+
+  KeyValueTraffic(const Execution& run, int s, Pass pass) : departing(nullptr), arriving(nullptr) {
+    const auto& stages = run.heads.stages;
+    if (pass == Pass::kBackward && s > 0 && stages[s - 1].departures.rounds > 0) departing = &stages[s - 1];
+    if (s < static_cast<int>(stages.size()) && stages[s].arrivals.rounds > 0) arriving = &stages[s];
   }
+  bool any() const { return departing || arriving; }
+};
+
+// How often a pass over the stages goes over the rows of x.
+int loops_over_x(const Execution& run, Pass pass) {
+  const int stages = static_cast<int>(run.heads.stages.size());
+  int loops = stages;
+  for (int s = 0; s <= stages; ++s) loops += KeyValueTraffic(run, s, pass).any();
+  return loops;
 }
 
 }  // namespace
@@ -140,14 +146,19 @@ void take_key_value_gradients_home(const Execution& run, const RankBatch& batch,
 void attention_pass_forward(const Execution& run, const RankBatch& batch, const Weights& weights, const RowSource& x,
                             int slot) {
   const KeyValueSlots kv(run, "k", "v", run.dtype());
+  TileLoop tiles(run.ctx, run.tokens, run.tiles.query);
+  RowsAhead x_ahead(run.ctx, x, tiles.first(), loops_over_x(run, Pass::kForward));
   for (int s = 0; s < static_cast<int>(run.heads.stages.size()); ++s) {
     const Stage& stage = run.heads.stages[s];
     const RankStage& mine = stage.ranks[run.context.rank()];
-    bring_key_values(run, batch, weights, x, stage, kv);
+    if (KeyValueTraffic(run, s, Pass::kForward).any())
+      for (const Tile& tile : tiles) {
+        Held n = normed(run, weights, x_ahead.at(tile));
+        const TileAngles angles(run, batch, tile.rows);
+        bring_key_values(run, weights, stage, kv, tile, n.tensor, angles.angles);
+      }
     const std::vector<KeyValue> heads = kv.of(mine);
 
-    TileLoop tiles(run.ctx, run.tokens, run.tiles.query);
-    RowsAhead x_ahead(run.ctx, x, tiles.first());
     for (const Tile& tile : tiles) {
       Held q = [&] {
         Held n = normed(run, weights, x_ahead.at(tile));
@@ -174,18 +185,32 @@ void attention_pass_forward(const Execution& run, const RankBatch& batch, const 
 void attention_pass_backward(const Execution& run, const RankBatch& batch, const Weights& weights,
                              GradientShards::Open& gradients, const RowSource& x, int slot, const Tensor& dx_TE) {
   Ctx& ctx = run.ctx;
+  const int stages = static_cast<int>(run.heads.stages.size());
   Held dn = hold(run, "dn", dx_TE.shape(), Category::kHidden);
+  TileLoop tiles(ctx, run.tokens, run.tiles.query);
+  RowsAhead x_ahead(ctx, x, tiles.first(), loops_over_x(run, Pass::kBackward) + 1);
   {
     const KeyValueSlots kv(run, "k", "v", run.dtype());
     const KeyValueSlots dkv(run, "dk", "dv", DType::kF32);
     for (const char* name : {"k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"})
       if (auto gradient = gradients.find(name)) zero(ctx, *gradient);
 
-    for (int s = 0; s < static_cast<int>(run.heads.stages.size()); ++s) {
+    auto exchange_key_values = [&](const KeyValueTraffic& traffic) {
+      for (const Tile& tile : tiles) {
+        Held n = normed(run, weights, x_ahead.at(tile));
+        const TileAngles angles(run, batch, tile.rows);
+        if (traffic.departing)
+          take_key_value_gradients_home(run, weights, gradients, *traffic.departing, dkv, tile, n.tensor, angles.angles,
+                                        dn.tensor.rows(tile.rows));
+        if (traffic.arriving) bring_key_values(run, weights, *traffic.arriving, kv, tile, n.tensor, angles.angles);
+      }
+    };
+
+    for (int s = 0; s < stages; ++s) {
       const Stage& stage = run.heads.stages[s];
       const RankStage& mine = stage.ranks[run.context.rank()];
       const Range columns = columns_of(run, stage);
-      bring_key_values(run, batch, weights, x, stage, kv);
+      if (const KeyValueTraffic traffic(run, s, Pass::kBackward); traffic.any()) exchange_key_values(traffic);
       for (const KeyValueMove& arrival : mine.arrivals) {
         zero(ctx, dkv.k[arrival.slot]);
         zero(ctx, dkv.v[arrival.slot]);
@@ -195,8 +220,6 @@ void attention_pass_backward(const Execution& run, const RankBatch& batch, const
       const Tensor wo = weights["o_proj.weight"].slice(1, columns);
       const Range lse_at = lse_columns(run, s);
 
-      TileLoop tiles(ctx, run.tokens, run.tiles.query);
-      RowsAhead x_ahead(ctx, x, tiles.first());
       RowsAhead o_ahead(ctx, RowSource(run.saved.output, slot, columns), tiles.first());
       // Ahead like the rest: a small copy that is asked for at its use waits behind the large ones for the next tile.
       std::optional<RowsAhead> lse_ahead;
@@ -231,12 +254,10 @@ void attention_pass_backward(const Execution& run, const RankBatch& batch, const
         linear_backward_input(ctx, dn.tensor.rows(tile.rows), dq_tokens.tensor, wq,
                               s == 0 ? Accumulate::kWrite : Accumulate::kAdd);
       }
-      take_key_value_gradients_home(run, batch, weights, gradients, x, stage, dkv, dn.tensor);
     }
+    if (const KeyValueTraffic traffic(run, stages, Pass::kBackward); traffic.any()) exchange_key_values(traffic);
   }
 
-  TileLoop tiles(ctx, run.tokens, run.tiles.query);
-  RowsAhead x_ahead(ctx, x, tiles.first());
   for (const Tile& tile : tiles) {
     auto dw = gradients["input_layernorm.weight"];
     rmsnorm_backward(ctx, dx_TE.rows(tile.rows), dw.tensor, dn.tensor.rows(tile.rows), x_ahead.at(tile),

@@ -23,22 +23,28 @@ class RowSource {
   Range columns_;
 };
 
-// The tiles of a loop, in order, each fetched while the one before it is in use.
+// The tiles of a loop, in order, each fetched while the one before it is in use; of `loops` loops over the same rows, the first
+// tile of the next while the last of this one is: otherwise each loop would begin with a wait.
 class RowsAhead {
  public:
-  RowsAhead(Ctx& ctx, const RowSource& source, const Tile& first) : ctx_(ctx), source_(source) {
-    if (!first.rows.empty()) next_ = source.fetch(ctx, first.rows);
+  RowsAhead(Ctx& ctx, const RowSource& source, const Tile& first, int loops = 1)
+      : ctx_(ctx), source_(source), first_(first.rows), loops_(loops) {
+    if (!first_.empty()) next_ = source.fetch(ctx, first_);
   }
   // This tile's rows; they stay until the next call.
   Tensor at(const Tile& tile) {
     now_ = std::move(next_);
+    CHECK(now_.defined(), "rows {} to {} in more loops than were announced", tile.rows.begin, tile.rows.end);
     if (!tile.next.empty()) next_ = source_.fetch(ctx_, tile.next);
+    else if (--loops_ > 0) next_ = source_.fetch(ctx_, first_);
     return now_.tensor(ctx_);
   }
 
  private:
   Ctx& ctx_;
   RowSource source_;
+  Range first_;
+  int loops_;
   Fetched now_, next_;
 };
 
