@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/attention.h"
+#include "parallel/schedule.h"
 
 namespace untied {
 namespace {
@@ -26,11 +27,23 @@ Tiling automatic_tiles(const Layout& layout, const ModelConfig& model) {
           .loss = rows_within((cuda ? 512 : 16) * MiB, model.vocab, layout.dtype, cuda ? 32768 : 4096)};
 }
 
-// Few heads a stage save memory in proportion to the context and cost speed only where the context is short.
+// Key/value buffers grow with the context, so beyond a short one a stage has few heads: one a rank, or so many that share its
+// buffer. More than one brings the saved rows near less often; their tiles, of which there are about ten, stay within a quarter of
+// a tile of hidden states.
 int automatic_heads(const Layout& layout, const ModelConfig& model) {
   constexpr dim_t kShortContext = 65536;
   if (layout.context <= kShortContext) return static_cast<int>(model.heads);
-  return static_cast<int>(std::min<dim_t>(layout.ulysses, model.heads));
+  auto kv_slots = [&](dim_t heads) {
+    return make_head_schedule(model.heads, model.kv_heads, layout.ulysses, static_cast<int>(heads)).kv_slots;
+  };
+  const dim_t one_a_rank = std::min<dim_t>(layout.ulysses, model.heads), group = model.heads / model.kv_heads;
+  for (dim_t heads_a_rank = group; heads_a_rank > 1; --heads_a_rank) {
+    const dim_t heads = layout.ulysses * heads_a_rank;
+    if (group % heads_a_rank == 0 && heads <= model.heads && heads * model.head_dim <= model.hidden / 4 &&
+        kv_slots(heads) <= kv_slots(one_a_rank))
+      return static_cast<int>(heads);
+  }
+  return static_cast<int>(one_a_rank);
 }
 
 }  // namespace
