@@ -1,7 +1,7 @@
-// Loops over tiles of rows (or over blocks of a model: tiles of one). On a real device every tile runs. On meta the loop stops repeating itself: once the memory looks
-// as it did one (or two, three, four) tiles ago, the tiles that follow would take and release the very same addresses, so the
-// loop jumps to the last ones and counts the work between. That is why a plan for ten million tokens takes no longer than one
-// for a thousand.
+// Loops over tiles of rows (or over blocks of a model: tiles of one). On a real device every tile runs. On meta the loop stops
+// repeating itself: once the memory looks as it did one (or two, three, four) tiles ago, the tiles that follow would take and
+// release the very same addresses, so the loop jumps to the last ones and counts the work between. That is why a plan for ten
+// million tokens takes no longer than one for a thousand.
 //
 // The work of a tile may be constant, or grow evenly from tile to tile (causal attention). Anything else (a window that is
 // full after some tiles) shows where the jump lands: the loop then goes back and runs every tile.

@@ -119,13 +119,15 @@ void take_key_value_gradients_home(const Execution& run, const Weights& weights,
   into(gather_key_value_gradients(run, stage, tile.rows, dkv.v, nullptr), "v_proj.weight", "v_proj.bias");
 }
 
-// What moves before a stage, or behind the last: in backward the gradients of what the stage before it used last, and always the
-// heads that it uses first. One loop over x does both.
 enum class Pass : std::uint8_t { kForward, kBackward };
-struct KeyValueTraffic {
-  const Stage *departing, *arriving;  // null: nothing moves that way
 
-  KeyValueTraffic(const Execution& run, int s, Pass pass) : departing(nullptr), arriving(nullptr) {
+// What the loop over x before stage s moves (s = stages: behind the last). In backward it takes home what departed with the stage
+// before; in both passes it brings what arrives with this one.
+struct KeyValueTraffic {
+  const Stage* departing = nullptr;  // null: nothing moves that way
+  const Stage* arriving = nullptr;
+
+  KeyValueTraffic(const Execution& run, int s, Pass pass) {
     const auto& stages = run.heads.stages;
     if (pass == Pass::kBackward && s > 0 && stages[s - 1].departures.rounds > 0) departing = &stages[s - 1];
     if (s < static_cast<int>(stages.size()) && stages[s].arrivals.rounds > 0) arriving = &stages[s];

@@ -23,12 +23,12 @@ class RowSource {
   Range columns_;
 };
 
-// The tiles of a loop, in order, each fetched while the one before it is in use; of `loops` loops over the same rows, the first
-// tile of the next while the last of this one is: otherwise each loop would begin with a wait.
+// Tiles in order, each fetched while the one before it is in use. The same rows may be walked in several loops: the last tile of
+// one fetches the first of the next, so that only the first loop begins with a wait.
 class RowsAhead {
  public:
   RowsAhead(Ctx& ctx, const RowSource& source, const Tile& first, int loops = 1)
-      : ctx_(ctx), source_(source), first_(first.rows), loops_(loops) {
+      : ctx_(ctx), source_(source), first_(first.rows), loops_left_(loops) {
     if (!first_.empty()) next_ = source.fetch(ctx, first_);
   }
   // This tile's rows; they stay until the next call.
@@ -36,7 +36,7 @@ class RowsAhead {
     now_ = std::move(next_);
     CHECK(now_.defined(), "rows {} to {} in more loops than were announced", tile.rows.begin, tile.rows.end);
     if (!tile.next.empty()) next_ = source_.fetch(ctx_, tile.next);
-    else if (--loops_ > 0) next_ = source_.fetch(ctx_, first_);
+    else if (--loops_left_ > 0) next_ = source_.fetch(ctx_, first_);
     return now_.tensor(ctx_);
   }
 
@@ -44,7 +44,7 @@ class RowsAhead {
   Ctx& ctx_;
   RowSource source_;
   Range first_;
-  int loops_;
+  int loops_left_;
   Fetched now_, next_;
 };
 
