@@ -16,7 +16,7 @@
 namespace untied::test {
 namespace {
 
-class CudaDevice : public CudaTest {};
+class CudaDevice : public BothBackendsTest {};
 
 TEST_F(CudaDevice, CopiesEveryMixOfStrides) {
   const Shape whole{4, 5, 6, 7};
@@ -64,25 +64,35 @@ TEST_F(CudaDevice, CopiesBetweenHostAndDeviceAndZeroesHostMemory) {
 }
 
 TEST_F(CudaDevice, ADistanceBeyondThe2DLimitIsCopiedRowByRow) {
-  BothBackends large(5 * kGiB);
-  Ctx& ctx = large.cuda();
-  const dim_t pitch = (dim_t{1} << 31) + 256;  // bytes; the 2-D calls take less than 2^31
-  const Tensor rows = large.take(ctx, DType::kU8, {2, pitch}).slice(1, {0, 100});
-  const Tensor small = large.take(ctx, DType::kU8, {2, 100});
-  Buffer host = ctx.host.take("host", Category::kStaging, 200);
-  const Tensor staged = host.tensor(DType::kU8, {2, 100});
-  for (int i = 0; i < 200; ++i) staged.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(i);
-  ctx.device.copy(StreamKind::kCompute, rows, staged);
-  ctx.device.copy(StreamKind::kCompute, small, rows);
-  ctx.device.zero(StreamKind::kCompute, rows.rows(0, 1));
-  ctx.device.zero(StreamKind::kCompute, rows);
-  ctx.device.copy(StreamKind::kCompute, staged.rows(0, 1), rows.rows(1, 2));
-  ctx.device.synchronize();
-  EXPECT_EQ(staged.as<std::uint8_t>()[99], 0);
-  EXPECT_EQ(staged.as<std::uint8_t>()[100], 100);
-  ctx.device.copy(StreamKind::kCompute, staged, small);
-  ctx.device.synchronize();
-  for (int i = 0; i < 200; ++i) EXPECT_EQ(staged.as<std::uint8_t>()[i], i) << i;
+  LARGE(b, 5 * kGiB);
+  Device& device = b.cuda().device;
+  constexpr dim_t kColumns = 100;
+  constexpr dim_t kPitch = (dim_t{1} << 29) + 64;  // 2^31 + 256 bytes; the 2-D calls take less than 2^31
+  const Tensor apart = b.take(b.cuda(), DType::kI32, {2, kPitch}).slice(1, {0, kColumns});
+  const Tensor together = b.take(b.cuda(), DType::kI32, {2, kColumns});
+  const auto value = [](dim_t i) { return static_cast<float>(i + 1); };
+  std::vector<double> row0(kColumns), row1(kColumns);
+  std::iota(row0.begin(), row0.end(), 1), std::iota(row1.begin(), row1.end(), 1 + kColumns);
+  const std::vector<double> zeros(kColumns, 0.0);
+  // Each row by itself, where no distance counts: a wrong one cannot undo itself on the way back.
+  const auto expect_apart = [&](const std::vector<double>& want0, const std::vector<double>& want1, const char* after) {
+    EXPECT_EQ(b.fetch(apart.rows(0, 1)), want0) << "row 0 after " << after;
+    EXPECT_EQ(b.fetch(apart.rows(1, 2)), want1) << "row 1 after " << after;
+  };
+
+  b.upload(apart, value);
+  expect_apart(row0, row1, "a copy from the host");
+  device.copy(StreamKind::kCompute, together, apart);
+  EXPECT_EQ(b.fetch(together.rows(0, 1)), row0);
+  EXPECT_EQ(b.fetch(together.rows(1, 2)), row1);
+  EXPECT_EQ(b.fetch(apart), b.fetch(together)) << "a copy to the host";
+
+  device.zero(StreamKind::kCompute, apart.rows(0, 1));
+  expect_apart(zeros, row1, "a zero of row 0");
+  device.copy(StreamKind::kCompute, apart, together);
+  expect_apart(row0, row1, "a copy on the device");
+  device.zero(StreamKind::kCompute, apart);
+  expect_apart(zeros, zeros, "a zero of both");
 }
 
 // A chain over all four streams, many times, with events that are released (and reused) at once.
@@ -104,7 +114,6 @@ TEST_F(CudaDevice, EventsOrderTheStreams) {
   const std::vector<double> values = both().fetch(a);
   for (std::size_t i = 0; i < values.size(); i += 997) ASSERT_EQ(values[i], static_cast<double>(i % 1000)) << i;
   const Event event = ctx.device.record(StreamKind::kCompute);
-  EXPECT_TRUE(event.pending());
   EXPECT_GT(ctx.device.record(StreamKind::kCompute).sequence, event.sequence);
 }
 

@@ -15,6 +15,7 @@
 
 #include "device/cuda.h"
 #include "support/attention_case.h"
+#include "support/backends.h"
 #include "support/bf16.h"
 #include "support/cuda.h"
 
@@ -32,7 +33,7 @@ struct Laid {
   dim_t more_keys = 0;  // rows behind the attended keys, NaN
 };
 
-// One rank on a GPU.
+// One rank on a GPU. Unlike BothBackends it has no cpu rank and no pinned memory: gigabytes go straight from and to vectors.
 class Gpu {
  public:
   explicit Gpu(dim_t device_bytes) : memory_(make_cuda_device(0), device_bytes, 0) {}
@@ -44,36 +45,30 @@ class Gpu {
     buffers_.push_back(ctx().memory.take("test", Category::kTiles, dtype, shape));
     return buffers_.back().tensor(dtype, shape);
   }
-  void upload(const Tensor& to, void* from) { copy(to, Tensor(from, to.dtype(), to.shape())); }
-  void download(void* to, const Tensor& from) { copy(Tensor(to, from.dtype(), from.shape()), from); }
+  void upload(const Tensor& to, Words& from) { copy(to, Tensor(from.data(), to.dtype(), to.shape())); }
 
   // [heads, rows, D] with `values`, in the middle of rows that are longer by `gap`, with `more` rows behind them: all that is NaN.
   Tensor put(const std::vector<double>& values, DType dtype, dim_t heads, dim_t rows, dim_t D, dim_t gap,
              dim_t more = 0) {
     const dim_t width = D + gap;
-    std::vector<double> all(static_cast<std::size_t>(heads * (rows + more) * width), kUntouched);
+    const Tensor whole = take(dtype, {heads, rows + more, width});
+    std::vector<std::byte> bytes;
+    const Tensor all = on_host(bytes, whole);
+    for (dim_t i = 0; i < all.size(); ++i) set_element(all, i, kUntouched);
     for (dim_t i = 0; i < static_cast<dim_t>(values.size()); ++i) {
       const dim_t d = i % D, row = i / D % rows, head = i / D / rows;
-      all[static_cast<std::size_t>((head * (rows + more) + row) * width + gap / 2 + d)] =
-          values[static_cast<std::size_t>(i)];
+      set_element(all, (head * (rows + more) + row) * width + gap / 2 + d, values[static_cast<std::size_t>(i)]);
     }
-    std::vector<float> wide(all.begin(), all.end());
-    Words narrow(all.size());
-    std::transform(all.begin(), all.end(), narrow.begin(), bf16_bits);
-    const Tensor whole = take(dtype, {heads, rows + more, width});
-    upload(whole, dtype == DType::kF32 ? static_cast<void*>(wide.data()) : narrow.data());
+    copy(whole, all);
     const Tensor inside = whole.slice(2, {gap / 2, gap / 2 + D});
     surroundings_.push_back({whole, inside.slice(1, {0, rows}).size()});
     return inside;
   }
   std::vector<double> get(const Tensor& t) {
-    const auto count = static_cast<std::size_t>(t.size());
-    std::vector<float> wide(count);
-    Words narrow(count);
-    download(t.dtype() == DType::kF32 ? static_cast<void*>(wide.data()) : narrow.data(), t);
-    std::vector<double> values(wide.begin(), wide.end());
-    if (t.dtype() == DType::kBF16) std::transform(narrow.begin(), narrow.end(), values.begin(), from_bf16_bits);
-    return values;
+    std::vector<std::byte> bytes;
+    const Tensor values = on_host(bytes, t);
+    copy(values, t);
+    return host_values(values);
   }
 
   AttentionResults run(const AttentionCase& c, const Laid& laid, const std::vector<dim_t>& cuts = {}) {
@@ -111,6 +106,11 @@ class Gpu {
   }
 
  private:
+  // A tensor like `t`, in `bytes`.
+  static Tensor on_host(std::vector<std::byte>& bytes, const Tensor& t) {
+    bytes.resize(static_cast<std::size_t>(t.bytes()));
+    return Tensor(bytes.data(), t.dtype(), t.shape());
+  }
   void copy(const Tensor& to, const Tensor& from) {
     ctx().device.copy(StreamKind::kCompute, to, from);
     ctx().device.synchronize();
@@ -419,7 +419,7 @@ struct Long {
     kv_dev = gpu.take(DType::kBF16, {S, 2 * D});
     for (Tensor* t : {&q_dev, &d_o_dev, &o_dev, &dq_dev}) *t = gpu.take(DType::kBF16, {1, R, D});
     lse_dev = gpu.take(DType::kF32, {1, R});
-    gpu.upload(kv_dev, kv.data()), gpu.upload(q_dev, q.data()), gpu.upload(d_o_dev, d_o.data());
+    gpu.upload(kv_dev, kv), gpu.upload(q_dev, q), gpu.upload(d_o_dev, d_o);
   }
   AttentionRows rows() const { return {.first_row = S - R, .scale = scale}; }
   std::vector<KeyValue> heads() const { return {{kv_dev.slice(1, {0, D}), kv_dev.slice(1, {D, 2 * D})}}; }

@@ -1,4 +1,6 @@
-// The ops of cuda_ops_test.cc beyond 2^31 bytes and 2^31 elements.
+// The ops of cuda_ops_test.cc beyond 2^31 bytes (262,144 rows of 4,096 in bf16) and 2^31 elements. Rows repeat with a prime
+// period, so an index that wraps lands on another row. Ops that work row by row give the period's result again and again, by the
+// bit; the first period is compared with the cpu.
 #ifdef UNTIED_HAS_CUDA
 
 #include <gtest/gtest.h>
@@ -6,8 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,32 +26,20 @@
 namespace untied::test {
 namespace {
 
-// Beyond 2^31 bytes (262,144 rows of 4,096 in bf16) and 2^31 elements. Rows repeat with a prime period, so an index that wraps
-// lands on another row. Ops that work row by row give the period's result again and again, by the bit; the first period is
-// compared with the cpu.
-class CudaOpsSlow : public CudaTest {
+class CudaOpsSlow : public BothBackendsTest {
  protected:
   static constexpr dim_t kPeriod = 1009;
 
-  // Skips where the GPU has less memory.
-  std::unique_ptr<BothBackends> large(dim_t device_bytes) {
-    try {
-      return std::make_unique<BothBackends>(device_bytes);
-    } catch (const OutOfMemoryError& error) {
-      skipped_ = error.what();
-      return nullptr;
-    }
-  }
   // The dimension 0 that passes each of the two limits with rows of `columns` elements.
   static std::vector<dim_t> beyond(dim_t columns, DType dtype) {
     const dim_t bytes = dim_t{1} << 31;
     return {bytes / static_cast<dim_t>(size_of(dtype)) / columns + 3, bytes / columns + 3};
   }
 
-  // A device tensor whose row r (of dimension `dim`) is row r % period of the result's first period, which has values on both.
+  // A device tensor whose row r is row r % period of `first`.
   struct Periodic {
     OnBoth first;  // [period, columns]
-    Tensor whole;  // on the device
+    Tensor whole;  // [rows, columns]
   };
   static Periodic periodic(BothBackends& b, DType dtype, dim_t rows, dim_t columns, const ValueAt& draw,
                            dim_t period = kPeriod) {
@@ -98,13 +86,7 @@ class CudaOpsSlow : public CudaTest {
     EXPECT_TRUE(within(bound, b.fetch(whole.rows(0, want_cpu.dim(0))), host_values(want_cpu)));
     EXPECT_TRUE(repeats(b, whole, 0, want_cpu.dim(0)));
   }
-
-  std::string skipped_;
 };
-#define LARGE(name, bytes)                     \
-  const auto name##_owner = large(bytes);      \
-  if (!name##_owner) GTEST_SKIP() << skipped_; \
-  BothBackends& name = *name##_owner
 
 constexpr dim_t kE = 4096;
 
@@ -202,43 +184,40 @@ TEST_F(CudaOpsSlow, Bias) {
 
 TEST_F(CudaOpsSlow, Embedding) {
   LARGE(b, 14 * kGiB);
+  // The id of row r, from 0 to V - 1 within a period; half a million of them are exact as floats.
+  const auto id_of = [](dim_t r, dim_t V) { return (r % kPeriod) * (V - 1) / (kPeriod - 1); };
+  const auto make_ids = [&](dim_t rows, dim_t V) {
+    const Tensor ids = b.take(b.cuda(), DType::kI32, {rows});
+    b.upload(ids, [&](dim_t r) { return static_cast<float>(id_of(r, V)); });
+    return ids;
+  };
   for (dim_t rows : beyond(kE, DType::kBF16)) {
     const dim_t V = rows;
-    const auto id = [&](dim_t r) {
-      return (r % kPeriod) * (V - 1) / (kPeriod - 1);
-    };  // the first and the last among them
-    const Tensor ids = b.take(b.cuda(), DType::kI32, {rows});
-    {
-      const OnBoth few = b.make(DType::kI32, {rows}, constant(0));
-      for (dim_t r = 0; r < rows; ++r) few.cpu.as<std::int32_t>()[r] = static_cast<std::int32_t>(id(r));
-      b.cuda().device.copy(StreamKind::kCompute, ids, few.cpu);
-    }
+    const Tensor ids = make_ids(rows, V);
     const Periodic table = periodic(b, DType::kBF16, V, kE, uniform(7));
     const Tensor x = b.take(b.cuda(), DType::kBF16, {rows, kE});
     embedding_forward(b.cuda(), x, ids, table.whole);
     std::vector<double> want;
     for (dim_t r = 0; r < kPeriod; ++r)
-      for (dim_t e = 0; e < kE; ++e) want.push_back(table.first.cpu.f32()[id(r) % kPeriod * kE + e]);
+      for (dim_t e = 0; e < kE; ++e) want.push_back(table.first.cpu.f32()[id_of(r, V) % kPeriod * kE + e]);
     EXPECT_EQ(b.fetch(x.rows(0, kPeriod)), want);
     EXPECT_TRUE(repeats(b, x));
     b.clear();
   }
   // Multiples of 1/8, whose sums are exact.
   const dim_t rows = beyond(kE, DType::kBF16)[1], V = rows;  // of fp32: beyond 2^33 bytes
-  const auto id = [&](dim_t r) { return (r % kPeriod) * (V - 1) / (kPeriod - 1); };
-  const OnBoth ids = b.make(DType::kI32, {rows}, constant(0));
-  for (dim_t r = 0; r < rows; ++r) ids.cpu.as<std::int32_t>()[r] = static_cast<std::int32_t>(id(r));
-  b.cuda().device.copy(StreamKind::kCompute, ids.cuda, ids.cpu);
+  const Tensor ids = make_ids(rows, V);
   const Periodic dx = periodic(b, DType::kBF16, rows, kE, [](dim_t i) { return std::round(8 * uniform_at(8, i)) / 8; });
   const Tensor dtable = b.take(b.cuda(), DType::kF32, {V, kE});
   zero(b.cuda(), dtable);
-  embedding_backward(b.cuda(), dtable, ids.cuda, dx.whole);
+  embedding_backward(b.cuda(), dtable, ids, dx.whole);
   for (dim_t r = 0; r < kPeriod; ++r) {
     std::vector<double> want(kE);
     for (dim_t e = 0; e < kE; ++e) want[static_cast<std::size_t>(e)] = times(rows, r) * dx.first.cpu.f32()[r * kE + e];
-    ASSERT_EQ(b.fetch(dtable.index(id(r))), want) << id(r);
+    const dim_t id = id_of(r, V);
+    ASSERT_EQ(b.fetch(dtable.index(id)), want) << id;
     if (r == 0) continue;
-    ASSERT_EQ(b.fetch(dtable.index(id(r) - 1)), std::vector<double>(kE, 0.0)) << "beside " << id(r);
+    ASSERT_EQ(b.fetch(dtable.index(id - 1)), std::vector<double>(kE, 0.0)) << "beside " << id;
   }
 }
 

@@ -24,7 +24,7 @@
 namespace untied::test {
 namespace {
 
-class CudaOps : public CudaTest {
+class CudaOps : public BothBackendsTest {
  protected:
   // The op on both backends.
   template <class Run>
@@ -45,9 +45,9 @@ TEST_F(CudaOps, CastAndAdd) {
     for (DType from : {DType::kF32, DType::kBF16})
       for (DType to : {DType::kF32, DType::kBF16}) {
         SCOPED_TRACE(c.str() + name_of(from) + name_of(to));
-        const OnBoth src = both().make(from, {c.rows, c.columns}, draw, c.gap, true);
-        const OnBoth dst = both().make(to, {c.rows, c.columns}, constant(7), c.gap, true);
-        const OnBoth sum = both().make(to, {c.rows, c.columns}, uniform(2), c.gap, true);
+        const OnBoth src = both().make(from, {c.rows, c.columns}, draw, {.gap = c.gap, .cpu_keeps_bf16 = true});
+        const OnBoth dst = both().make(to, {c.rows, c.columns}, constant(7), {.gap = c.gap, .cpu_keeps_bf16 = true});
+        const OnBoth sum = both().make(to, {c.rows, c.columns}, uniform(2), {.gap = c.gap, .cpu_keeps_bf16 = true});
         run([&](Ctx& ctx, auto t) {
           cast(ctx, dst.*t, src.*t);
           add(ctx, sum.*t, src.*t);
@@ -63,8 +63,8 @@ TEST_F(CudaOps, CastAndAdd) {
 TEST_F(CudaOps, CastAndAddOfFourDimensions) {
   const Shape whole{3, 5, 6, 16};
   for (int narrowed = 0; narrowed < 16; ++narrowed) {
-    OnBoth src = both().make(DType::kF32, whole, uniform(1), 0, true),
-           dst = both().make(DType::kBF16, whole, uniform(2), 0, true);
+    OnBoth src = both().make(DType::kF32, whole, uniform(1), {.cpu_keeps_bf16 = true}),
+           dst = both().make(DType::kBF16, whole, uniform(2), {.cpu_keeps_bf16 = true});
     for (int d = 0; d < 4; ++d)
       if (narrowed >> d & 1)
         for (auto t : {&OnBoth::cpu, &OnBoth::cuda}) {
@@ -123,11 +123,11 @@ TEST_F(CudaOps, Matmul) {
             const auto shape = [](bool transposed, dim_t rows, dim_t columns) {
               return transposed ? Shape{columns, rows} : Shape{rows, columns};
             };
-            const OnBoth a = both().make(dtype, shape(options.transpose_a, p.M, p.K), uniform(70), gap);
-            const OnBoth b = both().make(dtype, shape(options.transpose_b, p.K, p.N), uniform(71), gap);
+            const OnBoth a = both().make(dtype, shape(options.transpose_a, p.M, p.K), uniform(70), {.gap = gap});
+            const OnBoth b = both().make(dtype, shape(options.transpose_b, p.K, p.N), uniform(71), {.gap = gap});
             const OnBoth c =
                 both().make(out, {p.M, p.N},
-                            options.accumulate == Accumulate::kAdd ? uniform(72) : constant(kUntouched), gap);
+                            options.accumulate == Accumulate::kAdd ? uniform(72) : constant(kUntouched), {.gap = gap});
             run([&](Ctx& ctx, auto t) { matmul(ctx, c.*t, a.*t, b.*t, options); });
             // The library's kernels for c in bf16 round the product before they add it to what is there.
             const bool rounds_twice = out == DType::kBF16 && options.accumulate == Accumulate::kAdd;
@@ -162,7 +162,7 @@ TEST_F(CudaOps, MatmulSumsInFp32) {
 TEST_F(CudaOps, Bias) {
   for (const MatrixCase& c : matrix_cases()) {
     SCOPED_TRACE(c.str());
-    const OnBoth y = both().make(c.dtype, {c.rows, c.columns}, uniform(4), c.gap);
+    const OnBoth y = both().make(c.dtype, {c.rows, c.columns}, uniform(4), {.gap = c.gap});
     const OnBoth bias = both().make(c.dtype, {c.columns}, uniform(5));
     const OnBoth written = both().make(DType::kF32, {c.columns}, constant(kUntouched)),
                  added = both().make(DType::kF32, {c.columns}, uniform(6));
@@ -200,10 +200,10 @@ TEST_F(CudaOps, Embedding) {
       const OnBoth ids = both().make(DType::kI32, {c.rows}, [&](dim_t i) {
         return i % 3 == 0 ? 0.0f : static_cast<float>(random_bits(0, i) % static_cast<std::uint64_t>(V));
       });
-      const OnBoth table = both().make(c.dtype, {V, c.columns}, uniform(7), c.gap);
-      const OnBoth x = both().make(c.dtype, {c.rows, c.columns}, constant(kUntouched), c.gap);
-      const OnBoth dx = both().make(c.dtype, {c.rows, c.columns}, uniform(8), c.gap);
-      const OnBoth dtable = both().make(DType::kF32, {V, c.columns}, uniform(9), c.gap);
+      const OnBoth table = both().make(c.dtype, {V, c.columns}, uniform(7), {.gap = c.gap});
+      const OnBoth x = both().make(c.dtype, {c.rows, c.columns}, constant(kUntouched), {.gap = c.gap});
+      const OnBoth dx = both().make(c.dtype, {c.rows, c.columns}, uniform(8), {.gap = c.gap});
+      const OnBoth dtable = both().make(DType::kF32, {V, c.columns}, uniform(9), {.gap = c.gap});
       run([&](Ctx& ctx, auto t) {
         embedding_forward(ctx, x.*t, ids.*t, table.*t);
         embedding_backward(ctx, dtable.*t, ids.*t, dx.*t);
@@ -218,7 +218,9 @@ TEST_F(CudaOps, Embedding) {
 TEST_F(CudaOps, RmsNorm) {
   for (const MatrixCase& c : matrix_cases()) {
     SCOPED_TRACE(c.str());
-    const auto make = [&](int seed) { return both().make(c.dtype, {c.rows, c.columns}, uniform(seed), c.gap); };
+    const auto make = [&](int seed) {
+      return both().make(c.dtype, {c.rows, c.columns}, uniform(seed), {.gap = c.gap});
+    };
     const OnBoth w = both().make(c.dtype, {c.columns}, uniform(10)), x = make(11), y = make(12), in_place = make(13),
                  dy = make(14), dx = make(15);
     const OnBoth written = both().make(DType::kF32, {c.columns}, constant(kUntouched)),
@@ -248,7 +250,7 @@ TEST_F(CudaOps, RmsNormOfLongRows) {
     for (dim_t E : {1000, 8192, 8200, 16384, 16392, 32768, 40008})
       for (dim_t gap : {0, 1}) {
         SCOPED_TRACE(format("{} {} {}", name_of(dtype), E, gap));
-        const auto make = [&](int seed) { return both().make(dtype, {70, E}, uniform(seed), gap); };
+        const auto make = [&](int seed) { return both().make(dtype, {70, E}, uniform(seed), {.gap = gap}); };
         const OnBoth w = both().make(dtype, {E}, uniform(17)), x = make(18), y = make(19), dy = make(20), dx = make(21);
         const OnBoth dw = both().make(DType::kF32, {E}, uniform(22));
         run([&](Ctx& ctx, auto t) {
@@ -281,7 +283,7 @@ TEST_F(CudaOps, SwiGlu) {
   for (const MatrixCase& c : matrix_cases()) {
     SCOPED_TRACE(c.str());
     const auto make = [&](int seed, float scale) {
-      return both().make(c.dtype, {c.rows, c.columns}, uniform(seed, scale), c.gap);
+      return both().make(c.dtype, {c.rows, c.columns}, uniform(seed, scale), {.gap = c.gap});
     };
     const OnBoth gate = make(24, 20), up = make(25, 2), y = make(26, 2), over_gate = make(24, 20),
                  over_up = make(25, 2);
@@ -327,8 +329,8 @@ TEST_F(CudaOps, RopeAngles) {
         const OnBoth at = both().make(DType::kI32, {R}, constant(0));
         for (dim_t r = 0; r < R; ++r) at.cpu.as<std::int32_t>()[r] = static_cast<std::int32_t>(position(r));
         both().cuda().device.copy(StreamKind::kCompute, at.cuda, at.cpu);
-        const OnBoth cos = both().make(DType::kF32, {R, F}, constant(kUntouched), gap),
-                     sin = both().make(DType::kF32, {R, F}, constant(kUntouched), gap);
+        const OnBoth cos = both().make(DType::kF32, {R, F}, constant(kUntouched), {.gap = gap}),
+                     sin = both().make(DType::kF32, {R, F}, constant(kUntouched), {.gap = gap});
         run([&](Ctx& ctx, auto t) { rope_angles(ctx, cos.*t, sin.*t, at.*t, frequencies); });
         SCOPED_TRACE(format("{} frequencies, {} positions", F, R));
         EXPECT_TRUE(both().agree(cos, {0, 6e-7}));
@@ -366,16 +368,16 @@ TEST_F(CudaOps, Heads) {
               SCOPED_TRACE(
                   format("{} R {} D {} heads {} gap {} rotates {}", name_of(dtype), R, D, e.heads, gap, rotates));
               const dim_t N = static_cast<dim_t>(e.source.size());
-              const OnBoth cos = both().make(
-                  DType::kF32, {R, D / 2}, [](dim_t i) { return std::cos(static_cast<float>(i)); }, gap);
-              const OnBoth sin = both().make(
-                  DType::kF32, {R, D / 2}, [](dim_t i) { return std::sin(static_cast<float>(i)); }, gap);
-              const OnBoth tokens = both().make(dtype, {R, e.heads * D}, uniform(30), gap),
-                           heads = both().make(dtype, {N, R, D}, constant(kUntouched), gap);
-              const OnBoth gradients = both().make(dtype, {N, R, D}, uniform(31), gap),
-                           wide = both().make(DType::kF32, {N, R, D}, uniform(32), gap);
-              const OnBoth back = both().make(dtype, {R, e.heads * D}, constant(kUntouched), gap),
-                           back2 = both().make(dtype, {R, e.heads * D}, constant(kUntouched), gap);
+              const OnBoth cos = both().make(DType::kF32, {R, D / 2},
+                                             [](dim_t i) { return std::cos(static_cast<float>(i)); }, {.gap = gap});
+              const OnBoth sin = both().make(DType::kF32, {R, D / 2},
+                                             [](dim_t i) { return std::sin(static_cast<float>(i)); }, {.gap = gap});
+              const OnBoth tokens = both().make(dtype, {R, e.heads * D}, uniform(30), {.gap = gap}),
+                           heads = both().make(dtype, {N, R, D}, constant(kUntouched), {.gap = gap});
+              const OnBoth gradients = both().make(dtype, {N, R, D}, uniform(31), {.gap = gap}),
+                           wide = both().make(DType::kF32, {N, R, D}, uniform(32), {.gap = gap});
+              const OnBoth back = both().make(dtype, {R, e.heads * D}, constant(kUntouched), {.gap = gap}),
+                           back2 = both().make(dtype, {R, e.heads * D}, constant(kUntouched), {.gap = gap});
               run([&](Ctx& ctx, auto t) {
                 const RopeAngles angles{cos.*t, sin.*t};
                 heads_pack(ctx, heads.*t, tokens.*t, e.source, rotates ? &angles : nullptr);
@@ -400,8 +402,9 @@ TEST_F(CudaOps, CrossEntropy) {
       if (c.gap > 3 && l.offset != 0) continue;
       for (double scale : {0.0, 1.0 / 37}) {
         SCOPED_TRACE(format("{} {} scale {}", c.str(), l.name, scale));
-        const OnBoth logits = both().make(
-            c.dtype, {c.rows, c.columns}, [&](dim_t i) { return l.offset + uniform_at(33, i, l.scale); }, c.gap);
+        const OnBoth logits =
+            both().make(c.dtype, {c.rows, c.columns}, [&](dim_t i) { return l.offset + uniform_at(33, i, l.scale); },
+                        {.gap = c.gap});
         const OnBoth targets = both().make(DType::kI32, {c.rows}, [&](dim_t r) {
           return r % 4 == 2 ? -100.0f : static_cast<float>(random_bits(0, r) % static_cast<std::uint64_t>(c.columns));
         });

@@ -58,13 +58,13 @@ Tensor BothBackends::take(Ctx& ctx, DType dtype, const Shape& shape) {
   return buffers_.back().tensor(dtype, shape);
 }
 
-OnBoth BothBackends::make(DType dtype, const Shape& shape, const ValueAt& value, dim_t gap, bool exact) {
+OnBoth BothBackends::make(DType dtype, const Shape& shape, const ValueAt& value, const MakeOptions& options) {
   Shape whole = shape;
   const int last = shape.rank() - 1;
-  whole[last] += gap;
-  const Range columns{gap / 2, gap / 2 + shape[last]};
+  whole[last] += options.gap;
+  const Range columns{options.gap / 2, options.gap / 2 + shape[last]};
   OnBoth both;
-  both.cpu_whole = take(cpu(), dtype == DType::kBF16 && !exact ? DType::kF32 : dtype, whole);
+  both.cpu_whole = take(cpu(), dtype == DType::kBF16 && !options.cpu_keeps_bf16 ? DType::kF32 : dtype, whole);
   both.cuda_whole = take(cuda(), dtype, whole);
   both.cpu = both.cpu_whole.slice(last, columns), both.cuda = both.cuda_whole.slice(last, columns);
 
@@ -119,9 +119,18 @@ void CudaTest::SetUp() {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
 }
 
-BothBackends& CudaTest::both() {
+BothBackends& BothBackendsTest::both() {
   if (!both_) both_.emplace();
   return *both_;
+}
+
+std::unique_ptr<BothBackends> BothBackendsTest::large(dim_t device_bytes) {
+  try {
+    return std::make_unique<BothBackends>(device_bytes);
+  } catch (const OutOfMemoryError& error) {
+    too_large_ = error.what();
+    return nullptr;
+  }
 }
 
 std::string MatrixCase::str() const { return format("{} [{}, {}], gap {}", name_of(dtype), rows, columns, gap); }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,11 @@ struct OnBoth {
   Tensor cpu, cuda, cpu_whole, cuda_whole;
 };
 
+struct MakeOptions {
+  dim_t gap = 0;                // rows are so many elements apart, the tensor begins gap / 2 into the first
+  bool cpu_keeps_bf16 = false;  // for ops whose cpu backend takes bf16; otherwise the cpu's copy is fp32
+};
+
 // One rank on each backend. Tensors live until the next clear().
 class BothBackends {
  public:
@@ -62,9 +68,8 @@ class BothBackends {
   void clear() { buffers_.clear(); }
 
   Tensor take(Ctx& ctx, DType dtype, const Shape& shape);
-  // value(i) for element i, rounded to dtype, on both; the cpu's copy is fp32 for bf16 unless `exact`. gap: rows are so many
-  // elements apart, the tensor begins gap / 2 into the first.
-  OnBoth make(DType dtype, const Shape& shape, const ValueAt& value, dim_t gap = 0, bool exact = false);
+  // value(i) for element i, rounded to dtype, on both.
+  OnBoth make(DType dtype, const Shape& shape, const ValueAt& value, const MakeOptions& options = {});
 
   void upload(const Tensor& to, const ValueAt& value);
   // A device tensor, on the host and contiguous.
@@ -90,11 +95,25 @@ class BothBackends {
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override;
+};
+
+// For tests that have the two backends do the same.
+class BothBackendsTest : public CudaTest {
+ protected:
   BothBackends& both();  // made when first asked for
+  // Others, with so much device memory. Null where the GPU has less: too_large_ then says so.
+  std::unique_ptr<BothBackends> large(dim_t device_bytes);
+
+  std::string too_large_;
 
  private:
   std::optional<BothBackends> both_;
 };
+// BothBackends& `name` from large(); skips the test where there is none.
+#define LARGE(name, device_bytes)                \
+  const auto name##_owner = large(device_bytes); \
+  if (!name##_owner) GTEST_SKIP() << too_large_; \
+  BothBackends& name = *name##_owner
 
 // ------------------------------------------------------------------------------------------------------------------- shapes
 
