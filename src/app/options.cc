@@ -250,7 +250,7 @@ std::vector<Option> make_table() {
     row("data-parallel", engine, Auto(ranks("N")), &R::data_parallel,
         "groups with sequences of their own; auto: ranks / (R P)"),
     row("heads-per-stage", engine, Auto(Whole("U", 1)), &R::heads_per_stage,
-        "query heads that one attention stage handles; auto: all to 64K tokens, then those of a rank that share a key/value head"),
+        "query heads of one attention stage; auto: all up to 64K tokens, then one or a few a rank"),
     row("query-tile", engine, Auto(tokens("ROWS")), &R::query_tile, "query rows of one rank at a time"),
     row("mlp-tile", engine, Auto(tokens("ROWS")), &R::mlp_tile, "MLP rows of one rank at a time"),
     row("loss-tile", engine, Auto(tokens("ROWS")), &R::loss_tile, "rows of one rank that have logits at a time"),

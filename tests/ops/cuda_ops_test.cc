@@ -24,6 +24,24 @@
 namespace untied::test {
 namespace {
 
+// A matrix with `gap` elements between its rows.
+struct MatrixCase {
+  DType dtype;
+  dim_t rows, columns, gap;
+  std::string str() const { return format("{} [{}, {}], gap {}", name_of(dtype), rows, columns, gap); }
+};
+// Gap 8 keeps packs of 16 bytes in bf16 and fp32 but breaks contiguity; 3 forces single elements. (An offset of gap / 2 = 4
+// elements is 8 bytes in bf16, so 16 is there too.)
+std::vector<MatrixCase> matrix_cases() {
+  std::vector<MatrixCase> all;
+  for (DType dtype : {DType::kF32, DType::kBF16})
+    for (dim_t rows : {1, 3, 113, 1023, 1025})
+      for (dim_t columns : {8, 40, 128, 4096})
+        for (dim_t gap : {0, 3, 8, 16})
+          if (gap == 0 || rows <= 113 || columns <= 128) all.push_back({dtype, rows, columns, gap});
+  return all;
+}
+
 class CudaOps : public BothBackendsTest {
  protected:
   // The op on both backends.

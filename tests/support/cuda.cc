@@ -133,16 +133,4 @@ std::unique_ptr<BothBackends> BothBackendsTest::large(dim_t device_bytes) {
   }
 }
 
-std::string MatrixCase::str() const { return format("{} [{}, {}], gap {}", name_of(dtype), rows, columns, gap); }
-
-std::vector<MatrixCase> matrix_cases() {
-  std::vector<MatrixCase> all;
-  for (DType dtype : {DType::kF32, DType::kBF16})
-    for (dim_t rows : {1, 3, 113, 1023, 1025})
-      for (dim_t columns : {8, 40, 128, 4096})
-        for (dim_t gap : {0, 3, 8, 16})
-          if (gap == 0 || rows <= 113 || columns <= 128) all.push_back({dtype, rows, columns, gap});
-  return all;
-}
-
 }  // namespace untied::test

@@ -1,4 +1,4 @@
-// What tests of the cuda backend share: the same tensors on the cpu and on a GPU, how far the two may differ, the shapes to try.
+// What tests of the cuda backend share: the same tensors on the cpu and on a GPU, how far the two may differ.
 // Of src it knows the devices and their memory, no op: tests of the device use it too.
 //
 // The cpu computes in fp32 only. For a bf16 op it is given the same bf16 values, widened, and the results differ by the one
@@ -114,17 +114,5 @@ class BothBackendsTest : public CudaTest {
   const auto name##_owner = large(device_bytes); \
   if (!name##_owner) GTEST_SKIP() << too_large_; \
   BothBackends& name = *name##_owner
-
-// ------------------------------------------------------------------------------------------------------------------- shapes
-
-// A matrix with `gap` elements between its rows.
-struct MatrixCase {
-  DType dtype;
-  dim_t rows, columns, gap;
-  std::string str() const;
-};
-// Gap 8 keeps packs of 16 bytes in bf16 and fp32 but breaks contiguity; 3 forces single elements. (An offset of gap / 2 = 4
-// elements is 8 bytes in bf16, so 16 is there too.)
-std::vector<MatrixCase> matrix_cases();
 
 }  // namespace untied::test
